@@ -44,8 +44,7 @@ from ddp_ladder.measuring.statistic import median_interval  # noqa: E402
 from ddp_ladder.nodes.files import MonitorEnd  # noqa: E402
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler  # noqa: E402
 from ddp_ladder.plan.plan import Job  # noqa: E402
-from ddp_ladder.platform.accelerators.accelerator import Gpus  # noqa: E402
-from ddp_ladder.platform.accelerators.nvml import open_nvidia  # noqa: E402
+from ddp_ladder.platform.accelerators import Gpus, open_nvidia  # noqa: E402
 from instrument_overhead import TRAINING, machine  # noqa: E402
 
 STEP_S = 0.005

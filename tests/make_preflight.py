@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 from ddp_ladder.common.files import write_json
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.platform.accelerators.accelerator import NodeGpu
-from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.platform.accelerators import NodeGpu
+from ddp_ladder.platform.launchers import Rendezvous
 from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight
 from ddp_ladder.preflight.node_facts import DirectoryFacts, GpusFacts, InterfaceFacts, NodeFacts
 from ddp_ladder.preflight.result import PreflightResult, result_file

@@ -12,8 +12,7 @@ from pathlib import Path
 import monitor_overhead
 import numpy as np
 import torch
-from ddp_ladder.platform.accelerators.accelerator import Gpus
-from ddp_ladder.platform.accelerators.nvml import open_nvidia
+from ddp_ladder.platform.accelerators import Gpus, open_nvidia
 
 from gpu_day_parts.figures import Figures, Setting
 

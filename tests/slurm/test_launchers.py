@@ -15,7 +15,7 @@ import pytest
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.common.files import Agent, RunDirectory
-from ddp_ladder.platform.launchers.srun import Srun
+from ddp_ladder.platform.launchers import Srun
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.query import host_names
 from make_runs import monitor_file

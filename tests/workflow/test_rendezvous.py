@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ddp_ladder.node.network import LOOPBACK, free_port
-from ddp_ladder.platform.launchers import torchrun
+from ddp_ladder.platform import launchers
 from make_records import make_spec
 from project_copy import environment
 
@@ -33,7 +33,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     script.write_text(WITNESS)
 
     def of_node(node_rank: int, run_id: str = "run") -> subprocess.Popen[str]:
-        options = torchrun.Torchrun().words(spec, run_id, str(node_rank), LOOPBACK, str(port))
+        options = launchers.Torchrun().words(spec, run_id, str(node_rank), LOOPBACK, str(port))
         argv = [sys.executable, *options, str(script), str(node_rank)]
         process = subprocess.Popen(
             argv, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -82,7 +82,7 @@ def test_a_stranger_on_the_same_port_gets_no_rank(start: Start) -> None:
 
 
 def test_a_node_that_does_not_come_ends_the_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchrun, "JOIN_TIMEOUT_S", 5)
+    monkeypatch.setattr(launchers, "JOIN_TIMEOUT_S", 5)
     for process in [start(node_rank, "run") for node_rank in range(1, NODES)]:
         said = process.communicate(timeout=TIMEOUT_S)[0]
         assert process.returncode != 0

@@ -21,8 +21,7 @@ from ddp_ladder.job_script.script import job_script, write_job_script
 from ddp_ladder.node.launch import INSTRUMENT, Places, node_environment, processes, script_argv
 from ddp_ladder.node.network import free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.platform.launchers.launcher import Rendezvous
-from ddp_ladder.platform.launchers.torchrun import TORCHRUN
+from ddp_ladder.platform.launchers import TORCHRUN, Rendezvous
 from ddp_ladder.settings.keys import Slurm
 from instrument_support import python_named, run_json
 from make_files import write_programs

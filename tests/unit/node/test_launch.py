@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ddp_ladder.node.launch import THREAD_VARIABLES, Places, node_environment, processes, script_argv
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.platform.launchers import Rendezvous
 from make_records import make_spec
 
 MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)

@@ -10,8 +10,7 @@ import psutil
 import pytest
 from ddp_ladder.nodes import describe as describing
 from ddp_ladder.nodes.describe import NodeDescription, describe, machine_directory, read_machines
-from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.platform.accelerators.accelerator import Accelerator
+from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator
 from make_files import write_programs
 from make_machine import make_machine
 from make_preflight import has_ended

@@ -18,7 +18,7 @@ from ddp_ladder.nodes import sampler as sampling
 from ddp_ladder.nodes.files import columns
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler, ports, shown
 from ddp_ladder.plan.plan import Job
-from ddp_ladder.platform.accelerators.accelerator import Gpus, Value
+from ddp_ladder.platform.accelerators import Gpus, Value
 from make_files import write_files
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddp_ladder.platform.accelerators import ACCELERATORS, is_gpu
-from ddp_ladder.platform.accelerators.accelerator import Accelerator, NodeGpu
+from ddp_ladder.platform.accelerators import Accelerator, NodeGpu
 
 class Xpu(Accelerator):
     name, is_for, title, backend = "xpu", "for Intel GPUs", "SYCL", "xccl"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.node.launch import Places, processes, python_command
-from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.platform.launchers import Rendezvous
 from ddp_ladder.run.agent import ranks_descend
 from make_records import make_spec
 

@@ -4,9 +4,7 @@ import sys
 from pathlib import Path
 
 from ddp_ladder.node.launch import INSTRUMENT, Places, node_environment, processes
-from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.platform.launchers.launcher import Rendezvous
-from ddp_ladder.platform.launchers.torchrun import TORCHRUN
+from ddp_ladder.platform.launchers import LAUNCHERS, TORCHRUN, Rendezvous
 from make_records import make_spec
 
 MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from ddp_ladder.platform.accelerators.accelerator import Gpus
-from ddp_ladder.platform.accelerators.nvml import open_nvidia, reasons
+from ddp_ladder.platform.accelerators import Gpus, open_nvidia, reasons
 from stand_in_gpus import A100, H100, SLICED, GpuValues, compiled, install, write_gpus
 
 Open = Callable[..., Gpus]

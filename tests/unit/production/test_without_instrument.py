@@ -12,7 +12,7 @@ from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory, canonical_sha256
 from ddp_ladder.node.launch import INSTRUMENT, Places, processes
 from ddp_ladder.plan.plan import chain_plan
-from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.platform.launchers import Rendezvous
 from ddp_ladder.production.chain import end_of
 from ddp_ladder.production.plan import ProductionStage, RehearsalStage
 from ddp_ladder.records.raw_files import read_raw_run

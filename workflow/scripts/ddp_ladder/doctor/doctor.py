@@ -30,8 +30,7 @@ from ddp_ladder.node.launch import Places
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.node.wrapper import findings, try_wrapper, wrappers_of
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.platform.accelerators.accelerator import Accelerator
+from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.preflight.admission import (

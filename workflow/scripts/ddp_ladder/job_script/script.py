@@ -26,8 +26,7 @@ from ddp_ladder.node.network import PORTS
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.platform.engines import ENGINES
-from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.platform.launchers.torchrun import END_OF_OPTIONS, wrapped_ranks
+from ddp_ladder.platform.launchers import END_OF_OPTIONS, LAUNCHERS, wrapped_ranks
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.settings.yaml import shown
 from ddp_ladder.slurm.jobs import new_job_name

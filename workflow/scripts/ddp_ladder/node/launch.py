@@ -14,11 +14,8 @@ from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from ddp_ladder.common.files import SCRIPTS, RunDirectory
 from ddp_ladder.plan.plan import OWN_DIRECTORY, WRAPPER_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.platform.engines import ENGINES
-from ddp_ladder.platform.engines.engine import ContainerUse
-from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.platform.launchers.launcher import Process, Rendezvous, Start
-from ddp_ladder.platform.launchers.torchrun import TORCHRUN
+from ddp_ladder.platform.engines import ENGINES, ContainerUse
+from ddp_ladder.platform.launchers import LAUNCHERS, TORCHRUN, Process, Rendezvous, Start
 from ddp_ladder.settings.placeholders import expand
 
 INSTRUMENT = SCRIPTS / "instrument.py"

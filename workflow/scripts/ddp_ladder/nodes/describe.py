@@ -21,7 +21,7 @@ from ddp_ladder.common.formats import count, fields
 from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.common.process import run_bounded
 from ddp_ladder.nodes.sampler import SYS
-from ddp_ladder.platform.accelerators.accelerator import Accelerator
+from ddp_ladder.platform.accelerators import Accelerator
 from ddp_ladder.settings.terms import Scale
 
 COMMAND_S = 20.0  # nvidia-smi needs seconds where no daemon keeps the driver loaded

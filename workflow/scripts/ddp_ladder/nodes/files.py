@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ddp_ladder.common.model import Count, Model, Name, Several
 from ddp_ladder.plan.plan import RawFile
-from ddp_ladder.platform.accelerators.accelerator import MonitoredGpu
+from ddp_ladder.platform.accelerators import MonitoredGpu
 
 TIME = "time_s"
 THROTTLE_REASONS = "throttle_reasons"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.nodes.files import THROTTLE_REASONS, TIME, MonitorFile, columns
-from ddp_ladder.platform.accelerators.accelerator import NO_REASON, MonitoredGpu
+from ddp_ladder.platform.accelerators import NO_REASON, MonitoredGpu
 
 Values = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ import psutil
 from ddp_ladder.common.files import file_text, write_json
 from ddp_ladder.nodes.files import Fabric, MonitorEnd, MonitorFile, columns
 from ddp_ladder.nodes.processes import TrainingProcesses
-from ddp_ladder.platform.accelerators.accelerator import Gpus, Value
+from ddp_ladder.platform.accelerators import Gpus, Value
 
 JOIN_S = 5.0  # for a sample that is being taken when the agent ends
 SHORTEST_S = 0.1  # between two samples of a rate: counters of CPU time have steps of 10 ms

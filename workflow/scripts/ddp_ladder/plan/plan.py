@@ -17,8 +17,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import IN_A_MODEL, Model, Name, Positive, Several, Version1, first_error
 from ddp_ladder.plan.units import HourUnit, Units
 from ddp_ladder.platform.accelerators import ACCELERATORS, is_gpu
-from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
-from ddp_ladder.platform.launchers.python import Python
+from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS, Python
 from ddp_ladder.settings import keys, terms
 from ddp_ladder.settings.key_types import AnyScale, Backend, BackendOrAuto, Device, Launcher
 from ddp_ladder.settings.keys import BatchRange, Experiment, GateThresholds, Settings, Slurm, Stage, Variant, Workload

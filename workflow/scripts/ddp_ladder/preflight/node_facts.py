@@ -19,8 +19,7 @@ from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import address, interface_towards, is_loopback, node_name
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.node.wrapper import WrapperTrial, try_wrapper
-from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.platform.accelerators.accelerator import Accelerator, NodeGpu
+from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator, NodeGpu
 from ddp_ladder.preflight.link import HeadServer, reach_head
 from ddp_ladder.records.raw_models import RawFile, RunFile
 from ddp_ladder.settings.terms import Interface, interface_on

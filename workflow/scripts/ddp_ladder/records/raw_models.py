@@ -18,7 +18,7 @@ from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.platform.launchers import Rendezvous
 from ddp_ladder.settings.keys import Hang, Monitor
 from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 

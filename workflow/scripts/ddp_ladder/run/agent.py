@@ -30,8 +30,7 @@ from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.engines import ENGINES
-from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.platform.launchers.launcher import Process
+from ddp_ladder.platform.launchers import LAUNCHERS, Process
 from ddp_ladder.records.packed import pack
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, SignalSent, read_run_file
 from ddp_ladder.run.hangs import HangWatch, stack_at_end

@@ -26,8 +26,7 @@ from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import LOOPBACK, NO_ADDRESS, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.platform.launchers import LAUNCHERS, Rendezvous
 from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import AgentProcess, Starter
 from ddp_ladder.run.limits import KILLED_S
