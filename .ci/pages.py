@@ -106,7 +106,7 @@ def verdicts_page() -> str:
         *table(("verdict", "cause", "what to do"), _of_signatures(signatures())),
     ]  # fmt: skip
     for kind in OF_CODE:
-        rows = [(name, *VERDICTS[kind][name]) for name in sorted(VERDICTS[kind])]
+        rows = [(name, *VERDICTS[kind][name]) for name in sorted(VERDICTS[kind], key=str.casefold)]
         lines += [f"## {titles[kind]}", "", *table(("verdict", "cause", "what to do"), rows)]
     return "\n".join(lines)
 
@@ -117,7 +117,7 @@ def _of_signatures(every: Iterable[Signature]) -> Iterator[Sequence[str]]:
     for each in every:
         if each.role != "victim" or each.id == SHOWN_VICTIM:
             rows[each.verdict].append(each)
-    for verdict, alike in sorted(rows.items()):
+    for verdict, alike in sorted(rows.items(), key=lambda row: row[0].casefold()):
         causes = dict.fromkeys(_in_general(each.why) for each in alike)
         steps = dict.fromkeys(_in_general(step) for each in alike for step in each.next)
         yield verdict, "; or ".join(causes), "; ".join(steps)

@@ -1,4 +1,4 @@
-"""Figures of benchmarks that texts quote are those of the files that the benchmarks wrote."""
+"""Figures that texts quote are those of the files that benchmarks wrote, or of the code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.analysis import decisions, prediction
+from ddp_ladder.archive import make as archive
+from ddp_ladder.assembly import tables
+from ddp_ladder.diagnosis import correctness
+from ddp_ladder.gates import attribution
+from ddp_ladder.measuring import owners, timing
+from ddp_ladder.nodes import critical_rank, findings
+from ddp_ladder.plan import fit
+from ddp_ladder.preflight import link
+from ddp_ladder.production import slower
+from ddp_ladder.run import limits
+from ddp_ladder.run import preflight as run_preflight
+from ddp_ladder.settings.keys import BatchRange, Monitor, Report
+from ddp_ladder_instrument import contract
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [ROOT / "CHANGELOG.md", ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -56,3 +70,47 @@ def test_a_figure_in_a_text_is_that_of_its_benchmark(
 
 def test_the_page_of_10000_runs_is_small() -> None:
     assert json.loads((ROOT / "benchmarks/results/report_10000_records.json").read_text())["page_mb"] <= 6
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:g} %"
+
+
+def default(section: type, key: str) -> Any:
+    return section.model_fields[key].default  # type: ignore[attr-defined]
+
+
+SINGLE, ROWS = contract.SINGLE_ROWS, contract.MOST_ROWS
+# Page, and what it says with the values of the code.
+OF_CODE = [
+    ("archive", f"texts of more than {archive.LARGEST / 1e6:g} MB"),
+    ("attribution", f"in at least {percent(critical_rank.MOST_STEPS)} of the steps"),
+    ("attribution", f"memory is more than {percent(attribution.FULL)} full"),
+    ("attribution", f"more than {ROWS:,} steps, the parts are those of the first {SINGLE:,}"),
+    ("climbing", f"within {limits.END_S:g} seconds"),
+    ("closed-gate", {0.5: "at least half of them"}[correctness.MOST_SHARED]),
+    ("measuring", f"above {percent(owners.MOST_UNEXPLAINED)} the figure is doubtful"),
+    ("measuring", f"takes over {percent(timing.NOTABLE_EXCESS)} longer"),
+    ("measuring", f"more than {ROWS:,} steps those after {SINGLE:,}"),
+    ("monitoring", f"busy less than {percent(findings.LEAST_BUSY)} of the time"),
+    ("monitoring", f"in {percent(findings.MUCH_THROTTLED)} of the samples"),
+    ("monitoring", f"{percent(findings.FULL_CPUS)} busy, with loader workers"),
+    ("monitoring", f"wait for data {percent(findings.MUCH_WAIT)} of the step time"),
+    ("monitoring", f"carry {percent(findings.FULL_LINK)} of their rate"),
+    ("monitoring", f"above {tables.MOST_RANKS} ranks"),
+    ("monitoring", f"a line every {default(Monitor, 'every_s'):g} seconds"),
+    ("my-script", f"within {percent(1 - fit.NEARLY_BEST)} of the best throughput"),
+    ("my-script", f"leaves {percent(default(BatchRange, 'headroom_percent') / 100)} of a GPU's memory free"),
+    ("own-sbatch", f"for {contract.WITNESS_STEPS} steps at most"),
+    ("preflight", f"{link.MESSAGE_BYTES // 1024} KiB, more than any MTU"),
+    ("preflight", f"to {run_preflight.LARGEST_BYTES // 1024**2} MiB"),
+    ("production", f"the mean of {slower.WINDOWS * slower.WINDOW_S / 60:g} minutes".replace("10", "ten")),
+    ("proposal", f"or {percent(decisions.DEFAULT_EFFICIENCY)}, and"),
+    ("proposal", f"`report.reserve` is {default(Report, 'reserve'):g}"),
+    ("proposal", f"wider than a factor of {prediction.MOST_FACTOR:g}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "words"), OF_CODE)
+def test_a_figure_in_a_page_is_that_of_the_code(page: str, words: str) -> None:
+    assert words in " ".join((ROOT / f"docs/{page}.md").read_text().split())

@@ -94,6 +94,20 @@ def test_each_page_is_short_begins_with_its_task_and_ends_with_what_comes_next()
         assert {len(line) for line in re.findall(r"(?m)^    ([+|].*[+|])$", text)} <= {78}, name  # boxes
 
 
+def test_code_and_settings_name_only_pages_that_exist() -> None:
+    kinds = {".py", ".smk", ".yaml", ".toml", ".j2", ".txt", ".sh", ".md"}
+    files = [file for place in ("workflow", "config", "profiles", ".ci") for file in (ROOT / place).rglob("*")]
+    files += [*ROOT.glob("*.md"), *(ROOT / "benchmarks").glob("*.py"), ROOT / "Makefile", ROOT / "mkdocs.yml"]
+    named = [
+        (path, file.name)
+        for file in files
+        if file.suffix in kinds or file.name == "Makefile"
+        for path in re.findall(r"(?<![\w/.-])((?:docs|config|benchmarks)/[\w/-]+\.md)", file.read_text())
+    ]
+    assert len(named) > 20
+    assert [each for each in named if not (ROOT / each[0]).exists()] == []
+
+
 def test_pages_name_only_keys_that_exist() -> None:
     """A key with a dot, such as `measure.max_steps`, is one of a settings file."""
     keys = "".join(MADE[name] for name in ("keys-config.md", "keys-cluster.md"))
