@@ -62,15 +62,14 @@ def keys_page(file: str, part: Mapping[str, Any]) -> str:
 
 def _tables(name: str, part: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a section's own keys, then those of the sections in it. name: empty for the whole file."""
-    keys = part["properties"]
     if rows := [*_rows(name, part)]:
         yield from table(("key", "default", "meaning"), rows)
-    for key, inner in keys.items():
+    for key, inner in part["properties"].items():
         of_any_name = inside(inner, "of any name")
         section = inner if "properties" in inner else of_any_name if "properties" in of_any_name else None
-        if section is None or (name == "stages" and inner != next(iter(keys.values())) and section["properties"]):
+        if section is None:
             continue
-        shown = "<stage>" if name == "stages" else key if section is inner else f"{key}.<name>"
+        shown = key if section is inner else f"{key}.<name>"
         path = f"{name}.{shown}" if name else shown
         yield from (f"## {path}".replace("<", "&lt;"), "", " ".join(inner.get("description", "").split()), "")
         yield from _tables(path, section)
