@@ -3,8 +3,8 @@
 # make setup    set up .venv with the workflow alone, as a login node needs it: 0.4 GB, no torch (TRAINING=1 adds torch)
 # make test     set up, run every test
 # make quick    only the tests that start no Slurm, Snakemake, training or browser: for every day
-# make oldest   set up .venv-oldest with the oldest versions of everything, run the quick tests and a climb with them
-# make newest   set up a newer Debian in ~/.cache, as root, run the quick tests with its Python, without torch
+# make oldest   set up .venv-oldest with the lowest versions of all packages, run a climb and the quick tests of what uses them
+# make newest   set up a newer Debian in ~/.cache, as root, run those tests with its Python, without torch
 # make lint     formatting, linting, types, that imports go one way; prints the lines of code of each package
 # make docs     build the documentation into site/, links checked
 # make schemas  write workflow/schemas/*.json from the models of the settings
@@ -29,6 +29,9 @@ OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP_INSTALL := bin/python -m pip --disable-pip-version-check install --quiet
+# The packages of the workflow that use others, whose versions differ, and so does Python's. All code runs in `test`.
+OF_VERSIONS := $(patsubst %,tests/unit/%,analysis climb common gates job_script live measuring nodes records report run \
+  settings test_versions.py) --ignore tests/unit/analysis/test_published_scaling.py
 # With LOCKED=1 the marks of what is set up have names of their own: a .venv with other versions is not taken for it.
 READY := ready$(if $(LOCKED),-locked)
 CONSTRAINTS := $(if $(LOCKED),--constraint requirements.lock)
@@ -48,21 +51,21 @@ setup: $(VENV)/$(if $(TRAINING),.run-$(READY),.workflow-$(READY))
 	@echo "$(VENV) is ready$(if $(TRAINING),, for the workflow; the training runs with software.python of config/cluster.yaml)."
 	@echo "Next: source $(VENV)/bin/activate"
 
-# Three at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
+# Four at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
 test: $(VENV)/.test-$(READY)
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
+	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
 
 quick: $(VENV)/.test-$(READY)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not programs"
 
 oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/pytest --quiet --numprocesses 2 --dist loadfile -m "not programs" tests/unit --ignore tests/unit/instrument
+	$(OLDEST)/bin/pytest --quiet --numprocesses 2 --dist loadfile -m "not programs" $(OF_VERSIONS)
 	$(OLDEST)/bin/pytest --quiet tests/workflow/test_climb.py
 
 # Without CI=true: there is only what the workflow needs, and a test of other tools is skipped.
 newest: | $(BIN)/python
 	env -u CI $(BIN)/python tests/slurm/newer_debian.py \
-	  pytest --quiet --numprocesses 2 --dist loadfile -m "not programs" tests/unit --ignore tests/unit/instrument
+	  pytest --quiet --numprocesses 2 --dist loadfile -m "not programs" $(OF_VERSIONS)
 
 lint: $(VENV)/.test-$(READY)
 	$(BIN)/ruff format --check .

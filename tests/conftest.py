@@ -39,26 +39,44 @@ NEED_TORCH = (
 )
 collect_ignore = [] if importlib.util.find_spec("torch") else list(NEED_TORCH)
 
-# These run first: a long module that begins last keeps one worker busy while the others are idle. Modules of the two
-# alternate: tests on Slurm mostly wait, and those of the other directory mostly compute.
-LONGEST = ("slurm", "workflow")
+# These take minutes, and begin first: a long module that begins last keeps one worker busy while the others are idle.
+LONGEST = (
+    "slurm/test_production.py",
+    "workflow/test_climb_shipped.py",
+    "unit/test_gpu_day.py",
+    "workflow/test_resuming_scripts.py",
+    "slurm/test_job_ends.py",
+    "workflow/test_runs_that_hang.py",
+    "workflow/test_rehearsed_scripts.py",
+    "slurm/test_faults.py",
+    "workflow/test_attribution_of_real_runs.py",
+)
+# Modules on Slurm mostly wait, and the others compute: the kinds alternate. Last come those that start no programs.
+KINDS = ("slurm", "workflow", "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if starts_programs(item.path):
             item.add_marker("programs")
-    places = places_of_longest(list(dict.fromkeys(item.path for item in items)))
-    items.sort(key=lambda item: (places.get(item.path, 1.0), not starts_programs(item.path)))
+    places = places_of(list(dict.fromkeys(item.path for item in items)))
+    items.sort(key=lambda item: places[item.path])
 
 
-def places_of_longest(files: list[Path]) -> dict[Path, float]:
-    """Return where the modules of each of the LONGEST directories stand: spread evenly from 0 to below 1."""
-    places = {}
-    for directory in LONGEST:
-        own = [file for file in files if file.is_relative_to(Path(__file__).parent / directory)]
+def places_of(files: list[Path]) -> dict[Path, float]:
+    """Return where each module stands: LONGEST below 0, each kind spread from 0 to 1, quick ones at 1."""
+    longest = [Path(__file__).parent / name for name in LONGEST]
+    places = {file: longest.index(file) - len(longest) if file in longest else 1.0 for file in files}
+    others = [file for file in files if starts_programs(file) and places[file] == 1]
+    for kind in KINDS:
+        own = [file for file in others if kind_of(file) == kind]
         places.update({file: k / len(own) for k, file in enumerate(own)})
     return places
+
+
+def kind_of(file: Path) -> str:
+    directory = file.relative_to(Path(__file__).parent).parts[0]
+    return directory if directory in KINDS else ""
 
 
 @functools.cache

@@ -68,13 +68,15 @@ class Here:
         job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=Preflight(enabled=False))
         return make_runs(plan, job, self.path, nodes or ThisMachine(JOB), time_s)
 
-    def rehearsed(self, text: str, *args: str, each_s: float = LONG_S, warn_before_s: float = LONG_S) -> Rehearsal:
+    def rehearsed(
+        self, text: str, *args: str, each_s: float = LONG_S, warn_before_s: float = LONG_S, launcher: str = "torchrun"
+    ) -> Rehearsal:
         """Start a script twice, on two ranks; return what that shows. Without times, it sends itself the signal."""
         script = self.path / "train.py"
         script.write_text(text)
         plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
         shipped = next(job for job in plan.jobs if str(job.scale) == "1x2")
-        changes = {"script": str(script), "args": args, "stage": REHEARSAL, "max_steps": None}
+        changes = {"script": str(script), "args": args, "stage": REHEARSAL, "max_steps": None, "launcher": launcher}
         job = replace(shipped, runs=(shipped.runs[0].replace(**changes),), preflight=Preflight(enabled=False))
         deadline_s = time.monotonic() + 2 * (each_s + warn_before_s)
         context = Context(job, self.path, ThisMachine(JOB), deadline_s, RunConsole(1, sys.stderr))

@@ -219,8 +219,9 @@ def ladders(
     return runs[:, 0], ratio * runs[:, 1:]
 
 
-@pytest.mark.parametrize("repeats", [2, 3, 5, 10])
-@pytest.mark.parametrize(("drift", "within"), [(0.1, 0.01), (0.0, 0.03)])
+@pytest.mark.parametrize(
+    ("repeats", "drift", "within"), [(2, 0.1, 0.01), (3, 0.1, 0.01), (3, 0.0, 0.03), (10, 0.1, 0.01)]
+)
 def test_the_interval_of_pairs_holds_the_truth_as_often_as_it_says(repeats: int, drift: float, within: float) -> None:
     default, variants = ladders(repeats, drift, within)
     found = [paired(here, there) for here, there in zip(variants[:, 0], default, strict=True)]

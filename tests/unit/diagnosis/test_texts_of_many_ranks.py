@@ -1,4 +1,4 @@
-"""No text of a file of results grows with the ranks: made-up runs of 4,096 ranks in which all of them are wrong."""
+"""No text of a file of results grows with the ranks: made-up runs of 1,024 ranks in which all of them are wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from make_runs import STARTED_AT_S, write_run
 from make_stalls import agent_stall, rank_stall
 from make_usage import make_monitor_file, make_samples, make_timeline
 
-NODES, GPUS = 1024, 4
+NODES, GPUS = 256, 4
 RANKS = NODES * GPUS
 LONG = "a message of the script that says what was found, and where, at some length " * 4
 SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "/home/ada/train.py", line {line} in train'

@@ -20,8 +20,9 @@ def measured(generator: np.random.Generator, repeats: int, between: float, withi
     return figures
 
 
-@pytest.mark.parametrize("repeats", [3, 10])
-@pytest.mark.parametrize(("between", "within"), [(0.0, 0.03), (0.01, 0.03), (0.05, 0.01)])
+@pytest.mark.parametrize(
+    ("repeats", "between", "within"), [(3, 0.0, 0.03), (3, 0.01, 0.03), (3, 0.05, 0.01), (10, 0.05, 0.01)]
+)
 def test_intervals_of_one_job_hold_its_truth_as_often_as_they_say(repeats: int, between: float, within: float) -> None:
     generator = np.random.default_rng(11)
     rates = measured(generator, repeats, between, within, RATIO * RATE)
@@ -51,10 +52,8 @@ def ladder(generator: np.random.Generator, jobs: int, repeats: int, differ: floa
     return here.over(baseline)
 
 
-@pytest.mark.parametrize("repeats", [2, 3, 10])
-@pytest.mark.parametrize(
-    ("jobs", "differ", "least"), [(1, 0.02, 0.93), (2, 0.02, 0.95), (2, 0.05, 0.86), (3, 0.05, 0.88)]
-)
+@pytest.mark.parametrize("repeats", [2, 10])
+@pytest.mark.parametrize(("jobs", "differ", "least"), [(1, 0.02, 0.93), (2, 0.05, 0.86), (3, 0.05, 0.88)])
 def test_what_jobs_differ_by_is_in_the_interval_that_decides(
     jobs: int, differ: float, least: float, repeats: int
 ) -> None:
