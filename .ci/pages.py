@@ -6,7 +6,6 @@ A hook of mkdocs (mkdocs.yml). tests/unit/test_pages.py compares them with the c
 import re
 import sys
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,15 +110,10 @@ def verdicts_page() -> str:
 
 
 def _of_signatures(every: Iterable[Signature]) -> Iterator[Sequence[str]]:
-    """Yield a row for each verdict; signatures with the same one share it."""
-    rows: dict[str, list[Signature]] = defaultdict(list)
-    for each in every:
+    """Yield a row for each; several causes may have one verdict."""
+    for each in sorted(every, key=lambda each: each.verdict.casefold()):
         if each.role != "victim" or each.id == SHOWN_VICTIM:
-            rows[each.verdict].append(each)
-    for verdict, alike in sorted(rows.items(), key=lambda row: row[0].casefold()):
-        causes = dict.fromkeys(_in_general(each.why) for each in alike)
-        steps = dict.fromkeys(_in_general(step) for each in alike for step in each.next)
-        yield verdict, "; or ".join(causes), "; ".join(steps)
+            yield each.verdict, _in_general(each.why), "; ".join(map(_in_general, each.next))
 
 
 def _in_general(template: str) -> str:
