@@ -125,7 +125,7 @@ class Checkout:
     def configure(self, **changes: Any) -> None:
         """Write config/config.yaml: the small experiment with ``changes`` over its top-level keys.
 
-        By default, any efficiency passes: on shared cores, other tests disturb the baseline.
+        By default, any efficiency passes: on shared cores, other tests disturb the baseline. Nothing is followed.
         """
         (self.path / "loop.py").write_text(LOOP)
         experiment = {**EXPERIMENT, **changes}
@@ -133,7 +133,8 @@ class Checkout:
             name: stage and {**stage, "gate": {"max_efficiency": ANY_EFFICIENCY, **stage.get("gate", {})}}
             for name, stage in experiment["stages"].items()
         }
-        text = yaml.safe_dump({**experiment, "stages": stages}, sort_keys=False)
+        measure = {"witness_steps": "off", **experiment["measure"]}
+        text = yaml.safe_dump({**experiment, "stages": stages, "measure": measure}, sort_keys=False)
         (self.path / "config/config.yaml").write_text(text)
 
     def without_torch(self, script: str = NO_TORCH, launcher: str = "srun") -> None:

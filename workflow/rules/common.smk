@@ -94,7 +94,7 @@ def climb(stage=None):
         for announcement in announcements(ladder, stages):
             notify(announcement)
         if workflow.dryrun and (is_module or shows_plan(workflow)):
-            text = plan_text(ladder.plan_as_made, stages, ladder.to_do)
+            text = plan_text(ladder.plan_as_made, stages, ladder.to_do, ladder.witnesses)
             text += forecast_text(ladder.plan, stages, ladder.to_do, Path(ladder.results))
             print(for_terminal(text, sys.stdout), flush=True)
     return [ladder.gate(each) for each in stages]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords, as_made
-from ddp_ladder.climb.to_do import runs_to_do
+from ddp_ladder.climb.to_do import runs_to_do, witnesses_to_do
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_json
 from ddp_ladder.plan.fit import planned
@@ -26,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = planned(Sources.of(arguments).load())
     write_json(arguments.out, plan.to_json())
     runs = RunRecords(arguments.out.parent)
-    print(plan_text(as_made(plan, runs), plan.stages, runs_to_do(plan, runs)))
+    to_do = runs_to_do(plan, runs)
+    print(plan_text(as_made(plan, runs), plan.stages, to_do, witnesses_to_do(plan, to_do, runs.results)))
     print(f"\nwritten: {arguments.out}")
     return 0
 

@@ -22,6 +22,7 @@ from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.preflight.result import result_file
 from ddp_ladder.run.fit import NoBatch, fitted, leave_all_out
 from ddp_ladder.run.job import carry_out, context_of, run_preflight, run_scale
+from ddp_ladder.run.witness import make_witnesses
 from ddp_ladder.settings.terms import Scale
 
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured = plan
         try:
             chosen, measured = fitted(context, plan) if plan.batch_search else (context, plan)
-            run_scale(chosen, measured, left_out)
+            run_scale(chosen, measured, left_out, make_witnesses)
         except NoBatch as reason:
             leave_all_out(context, reason)
         runs = as_made(measured, RunRecords(results)).job(arguments.scale).runs

@@ -58,6 +58,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = write_ladder(results, scales=("1x1", "1x2"))
     for stage in plan.stages:
         write_verdict(judge(plan, stage, results), results / "gates")
+    write_json(results / "witness/default.json", {"places": [{"lines": ["/data/asmith/train.py:12"]}]})
     for job in plan.jobs:
         write_json(
             machine_directory(results, job.scale) / "uan07/machine.json", make_machine("1x1", "uan07").model_dump()
@@ -101,6 +102,9 @@ def test_no_member_has_a_name_or_a_secret(archive: Path) -> None:
             assert [word for word in HIDDEN if word.encode() in content] == [], name
         log = file.read("runs/default/weak/1x1/r1/train.log").decode()
         readme = file.read("README.md").decode()
+        followed = file.read("witness/default.json").decode()
+    assert "/train.py:12" in followed
+    assert "| `witness` | which batches the script trains on" in readme
     assert log == "user1@login1: /home/user1/x, /users/user3/y, ask user2 <email1>, --account=account '***'\n"
     assert "raw files of ranks and nodes" in readme
     assert not any("/ranks/" in name for name in file.namelist())

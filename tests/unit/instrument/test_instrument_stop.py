@@ -109,3 +109,21 @@ def test_swallowed_end_is_raised_again() -> None:
     rank.ended = False
     rank.take_step()
     assert rank.ended
+
+
+def test_what_is_enough_for_rank_0_ends_all_ranks_together() -> None:
+    """Rank 0 alone decides: another rank may have seen less of it."""
+    notes: dict[str, str] = {}
+    ranks: list[FakeRank] = []
+
+    def limits(rank: int) -> RunLimits:
+        is_enough = lambda: ranks[0].step >= 250 and not rank  # noqa: E731
+        return RunLimits(10_000, None, lambda: FakeStore(rank, notes), is_enough=is_enough)
+
+    ranks += [FakeRank(limits(k), step_s) for k, step_s in enumerate((0.01, 0.013))]
+    climb(ranks)
+    assert ranks[0].step == ranks[1].step
+    assert 250 <= ranks[0].step < 500
+    alone = FakeRank(RunLimits(None, None, lambda: None, is_enough=lambda: alone.step >= 250), 0.01)
+    climb([alone])
+    assert 250 <= alone.step < 400

@@ -17,7 +17,18 @@ from ddp_ladder.assembly import assemble
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.process import Interrupted
 from ddp_ladder.ledger import jobs
-from ddp_ladder.ledger.jobs import Accounted, JobRow, accounted, accounting_file, ask_sacct, job_files, update
+from ddp_ladder.ledger.entries import IDLE, WITNESS
+from ddp_ladder.ledger.jobs import (
+    Accounted,
+    JobRow,
+    accounted,
+    accounting_file,
+    ask_sacct,
+    job_files,
+    ledger_of,
+    starts_of,
+    update,
+)
 from ddp_ladder.preflight.bad_nodes import BadNode, add_bad_node, bad_nodes_file
 from ddp_ladder.preflight.result import error
 from ddp_ladder.slurm import query
@@ -160,6 +171,24 @@ def test_the_preflight_of_this_job_counts(results: Path, sacct: Known, job_id: s
     edit(results / "preflight/1x2.json", lambda data: (data["job"].update(id=job_id), data.update(times)))
     write_job(results)
     assert the_row(results).preflight_s == preflight_s
+
+
+def test_the_seconds_of_a_run_that_followed_its_batches_are_the_witness_s(results: Path, sacct: Known) -> None:
+    write_runs(results)
+    write_job(results)
+    (_, file), *_ = job_files(results)
+    spec = make_specs(["1x2"], repeats=1)[0]
+
+    def seconds(owner: str) -> float:
+        starts = starts_of(results, file, BEGUN_S + 100)
+        return ledger_of(results, file, starts, 110.0, 4, BEGUN_S + 100).seconds(owner)
+
+    idle_s = seconds(IDLE)
+    run = write_run(results / "witness/default", spec)
+    assert seconds(WITNESS) == 0  # of another job
+    belongs_to(run, JOB)
+    assert seconds(WITNESS) == pytest.approx(RUN_S)
+    assert seconds(IDLE) == pytest.approx(idle_s - RUN_S)
 
 
 def test_a_job_that_was_killed_has_a_row_as_soon_as_sacct_has_one(results: Path, sacct: Known) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.to_do import runs_to_do
+from ddp_ladder.climb.to_do import runs_to_do, witnesses_to_do
 from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.keys import GateThresholds
@@ -38,7 +38,9 @@ def test_the_shipped_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(REPOSITORY)
     plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
     monkeypatch.chdir(tmp_path)  # no results here
-    assert plan_text(plan, plan.stages, runs_to_do(plan, RunRecords(tmp_path))) + "\n" == GOLDEN.read_text()
+    to_do = runs_to_do(plan, RunRecords(tmp_path))
+    text = plan_text(plan, plan.stages, to_do, witnesses_to_do(plan, to_do, tmp_path))
+    assert f"{text}\n" == GOLDEN.read_text()
 
 
 def test_a_ladder_that_starts_above_one_gpu_says_so(climbed: Plan) -> None:

@@ -159,6 +159,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             is_link=data.get("warn_at_s") is not None,
             is_wrapped=bool(measure.get("wrapper")),
             never_train=_never_train(data.get("witness") or {}),
+            is_witness=bool(data.get("is_witness")),
         )
     except OSError as error:
         raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, progress, slow_settings
-from ddp_ladder_instrument.contract import FIRST_STATE, HEARTBEATS_VARIABLE, WITNESS
+from ddp_ladder_instrument.contract import FIRST_STATE, HEARTBEATS_VARIABLE, WITNESS, WITNESS_PASSES
 from ddp_ladder_instrument.files import FAILED_HOOKS, NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.machine import Judged
@@ -76,7 +76,8 @@ class Measurement:
         self.program_end = ProgramEnd()
         self.training_ended_at_s: float | None = None
         self.profiled = ProfiledSteps(run.profile_steps, self._end_measured)
-        self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store, self.profiled.go_on)
+        is_enough = self._has_passes if run.is_witness else None
+        self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store, self.profiled.go_on, is_enough)
         self.ended = False
         self.device_answers = True
         self.heartbeat = Heartbeat(
@@ -91,6 +92,10 @@ class Measurement:
         from ddp_ladder_instrument import accelerator
 
         return self.observer.device if accelerator.is_gpu(self.observer.device) else None
+
+    def _has_passes(self) -> bool:
+        """Return True if enough passes over a loader that trains have gone to their ends for a witness."""
+        return max(self.recorder.machine.whole.values(), default=0) >= WITNESS_PASSES
 
     def _world_size(self) -> int:
         return host.place().size if self.observer is None else self.observer.world.size

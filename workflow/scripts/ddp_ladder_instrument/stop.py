@@ -36,7 +36,8 @@ class RunLimits:
     it). The others read it about a second later, so no rank waits. The end may come a second or two
     late, and hardly ever early.
     find_store returns a ``torch_facts.GroupStore``, None in a world of one rank. go_on: called when the measurement has
-    ended, and after each step from then on; the script goes on as long as it returns True.
+    ended, and after each step from then on; the script goes on as long as it returns True. is_enough: once it returns
+    True on rank 0, the seconds are over.
     """
 
     def __init__(
@@ -45,15 +46,18 @@ class RunLimits:
         max_seconds: float | None,
         find_store: Callable[[], Any],
         go_on: Callable[[], bool] = lambda: False,
+        is_enough: Callable[[], bool] | None = None,
     ) -> None:
         self._max_steps = max_steps if max_steps is not None else NEVER
-        self._max_seconds = max_seconds
+        self._max_seconds = math.inf if max_seconds is None else max_seconds
+        self._is_enough = is_enough or (lambda: False)
         self._find_store = find_store
         self._go_on = go_on
         self._began_s: float | None = None
         self._last_check: tuple[int, float] = (0, 0.0)
         self._fastest_step_s = math.inf
-        self._seconds_check = NEVER if max_seconds is None else 1
+        self._has_seconds = max_seconds is not None or is_enough is not None
+        self._seconds_check = 1 if self._has_seconds else NEVER
         self._store: Any = None
         self._index = 0
         self._decided = ""  # by rank 0, for the next check
@@ -75,13 +79,13 @@ class RunLimits:
     def _next_check(self, step: int, now_s: float) -> int:
         if self.ended_by is None and step >= self._max_steps:
             self.ended_by = "max_steps"
-        elif self.ended_by is None and step >= self._seconds_check and self._max_seconds is not None:
-            self._seconds_check = self._check_seconds(step, now_s, self._max_seconds)
+        elif self.ended_by is None and step >= self._seconds_check:
+            self._seconds_check = self._check_seconds(step, now_s)
         if self.ended_by is not None:
             raise EndOfMeasurement(self.ended_by)
         return min(self._max_steps, self._seconds_check)
 
-    def _check_seconds(self, step: int, now_s: float, max_seconds: float) -> int:
+    def _check_seconds(self, step: int, now_s: float) -> int:
         if self._began_s is None:
             self._began_s = now_s
             self._last_check = (step, now_s)
@@ -90,7 +94,7 @@ class RunLimits:
         self._last_check = (step, now_s)
         step_s = (now_s - before_s) / (step - before)
         self._fastest_step_s = min(self._fastest_step_s, step_s)
-        left_s = self._began_s + max_seconds - now_s
+        left_s = 0.0 if self._is_enough() else self._began_s + self._max_seconds - now_s
         self._store = self._store or self._find_store()  # kept: a script may replace its process group
         if self._store is None:
             if left_s <= 0:
@@ -121,7 +125,7 @@ class RunLimits:
 
     def release(self) -> None:
         """Write rank 0's last decision, so that a rank that makes more steps does not wait for another."""
-        if self._max_seconds is None or self.ended_by is not None:
+        if not self._has_seconds or self.ended_by is not None:
             return
         store = self._store or self._find_store()
         if store is not None and store.rank == 0:

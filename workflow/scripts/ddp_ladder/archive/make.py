@@ -37,6 +37,7 @@ FILES = (
     "accounting.csv", "bad_nodes.json", "fit/*.json", "forecast/*.json", "gates/*.json", "jobs/*/*.json",
     "machine/*/*/lscpu.txt", "machine/*/*/machine.json", "preflight/*.json", "preflight/*/facts/*.json",
     "production/*.csv", "production/*.json", "runs/*/*/*/r*/job.sh", "runs/*/*/*/r*/train.log",
+    "witness/*.json",
 )  # fmt: skip
 RAW = ("ranks", "nodes")
 PACKAGES = ("snakemake", "numpy", "pydantic", "matplotlib")
@@ -212,6 +213,7 @@ WHAT = {
     "report": "tables and plots: open `report/index.html` in a browser",
     "runs": "of each run the record (all figures), the log, and `job.sh` if it was written",
     "settings": "config.yaml and cluster.yaml, with all defaults",
+    "witness": "which batches the script trains on, as one run of it has shown",
     "versions.json": "of the workflow's own software; that of the training is in each record",
 }
 README = """# A scaling ladder on {site}

@@ -99,6 +99,7 @@ def record_of(raw: RawRun) -> Record:
         rules=min((end.rules for end in raw.ends), default=0),
         saves=_saves(raw),
         owners_s=owners_s,
+        witness=raw.run.witness,
         schema_version=SCHEMA_VERSION,
     )
 

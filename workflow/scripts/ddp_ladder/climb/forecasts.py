@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ddp_ladder.analysis.forecast import forecast_line, make_forecast, planned_forecasts, series_of_job, write_forecast
 from ddp_ladder.assembly.run_records import RunRecords
+from ddp_ladder.climb.to_do import witnesses_to_do
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem
@@ -14,6 +15,7 @@ from ddp_ladder.gates.verdict import Verdict, closed_variants
 from ddp_ladder.ledger.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.plan.witness import SHARE
 
 ToDo = Mapping[str, Sequence[RunSpec]]  # by scale, the runs still to be measured
 
@@ -71,6 +73,9 @@ def short_runtimes(plan: Plan, stages: Sequence[str], to_do: ToDo, runs: RunReco
     for job in waiting:
         missing = [spec for spec in to_do[str(job.scale)] if not spec.is_plain]
         needed_s = sum(times_s.get((str(job.scale), spec.variant, spec.mode), 0.0) for spec in missing)
+        if needed_s and job.witness is not None:
+            followed_s = min(job.witness.seconds, SHARE * 60 * job.runtime_min)
+            needed_s += followed_s * len(witnesses_to_do(plan, to_do, runs.results))
         if needed_s > NEARLY_USED * 60 * job.runtime_min:
             key = f"stages.{job.stage}.runtime"
             what = f"too short for {job.scale}: {count(len(missing), 'run')} will take about {duration(needed_s)}"

@@ -8,12 +8,13 @@ from functools import cached_property
 from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RunRecords, as_made
-from ddp_ladder.climb.to_do import restore_records, runs_to_do
+from ddp_ladder.climb.to_do import restore_records, runs_to_do, witnesses_to_do
 from ddp_ladder.common.files import NotWritten, check_room, read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.fit import fit_file, planned
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, variants_of
 from ddp_ladder.plan.text import changes_in_words
+from ddp_ladder.plan.witness import WitnessRun
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.settings.terms import Scale
@@ -84,6 +85,11 @@ class Ladder:
     def to_do(self) -> Mapping[str, tuple[RunSpec, ...]]:
         """Runs that this start has to measure, by scale."""
         return runs_to_do(self.plan, self.runs)
+
+    @cached_property
+    def witnesses(self) -> tuple[WitnessRun, ...]:
+        """Runs that follow their batches, which this start has to make."""
+        return witnesses_to_do(self.plan, self.to_do, Path(self.results))
 
     def awaited_records(self, stage: str) -> list[str]:
         """Return the records that a stage's gate waits for: those of the scales that still have runs to measure."""

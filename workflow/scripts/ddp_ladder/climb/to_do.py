@@ -7,7 +7,7 @@ exactly the spec that the settings give it now; every other run is measured.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RestoredRecords, RunRecords, as_made
@@ -15,7 +15,9 @@ from ddp_ladder.common.files import read_bytes, sha256
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.repeats import next_repeat
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.witness import WitnessRun
 from ddp_ladder.records.record import Record, write_record
+from ddp_ladder.records.witness import missing_witnesses
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 
@@ -30,6 +32,11 @@ def runs_to_do(plan: Plan, runs: RunRecords) -> Mapping[str, tuple[RunSpec, ...]
         missing_at = {str(job.scale): _missing(plan, job, runs, left_out) for job in plan.stage_jobs(stage)}
         to_do |= {scale: missing for scale, missing in missing_at.items() if missing}
     return to_do
+
+
+def witnesses_to_do(plan: Plan, to_do: Mapping[str, Sequence[RunSpec]], results: Path) -> tuple[WitnessRun, ...]:
+    """Return the witness runs that the job of the first scale makes, if it has runs to measure."""
+    return missing_witnesses(plan, results) if str(plan.first_scale) in to_do else ()
 
 
 def _missing(plan: Plan, job: ScaleJob, runs: RunRecords, left_out: Collection[str]) -> tuple[RunSpec, ...]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from ddp_ladder.measuring.owners import COMPUTATION, NO_TRAINING, NOT_TOLD_APART, OWNERS
 
 HOUR_S = 3600.0
-PREFLIGHT, MADE_AGAIN, IDLE = "preflight", "made again", "idle"
+PREFLIGHT, WITNESS, MADE_AGAIN, IDLE = "preflight", "witness", "made again", "idle"
 ALL_OWNERS: Mapping[str, str] = {
     PREFLIGHT: "test of the nodes before the runs",
+    WITNESS: "runs that follow their batches, before those that are measured",
     **OWNERS,
     MADE_AGAIN: "training after the state that a later start went on from",
     IDLE: "in no run, or in one that left nothing to tell its seconds by",

@@ -25,9 +25,10 @@ from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, 
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Version1
 from ddp_ladder.common.process import Interrupted
-from ddp_ladder.ledger.entries import HOUR_S, PREFLIGHT, TRAINING, Ledger, RunShare
+from ddp_ladder.ledger.entries import HOUR_S, PREFLIGHT, TRAINING, WITNESS, Ledger, RunShare
 from ddp_ladder.measuring.owners import END, LAUNCHER, NOT_TOLD_APART, PROFILE, STARTUP
 from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.plan.witness import place_of
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.raw_files import of_run
@@ -396,6 +397,15 @@ def starts_of(results: Path, file: JobFile, end_s: float) -> list[Start]:
     return sorted(found, key=lambda start: start.ended.started_at_s if start.ended else math.inf)
 
 
+def _witness_runs_s(results: Path, file: JobFile, end_s: float) -> Iterator[float]:
+    """Yield the seconds of each witness run that a job made."""
+    for path in results.glob(f"{place_of('*')}/runs/*/*/{file.scale}/r*/ended.json"):
+        with suppress(OSError, ValueError):
+            ended = RunEnd.from_json(read_json(path))
+            if ended.job.id == file.job_id and file.had_at(ended.started_at_s, end_s):
+                yield ended.wall_s
+
+
 def ledger_of(
     results: Path, file: JobFile, starts: Sequence[Start], elapsed_s: float, gpus: int, end_s: float
 ) -> Ledger:
@@ -405,7 +415,9 @@ def ledger_of(
         preflight = result_of(results, file.scale)
         if preflight and preflight.job.id == file.job_id and file.had_at(preflight.started_at_s, end_s):
             preflight_s = preflight.took_s
-    left_s -= preflight_s + math.fsum(start.ended.wall_s for start in starts if start.ended)
+    followed_s = math.fsum(_witness_runs_s(results, file, end_s))
+    left_s -= preflight_s + followed_s + math.fsum(start.ended.wall_s for start in starts if start.ended)
+    shares += [RunShare("", {WITNESS: followed_s})] if followed_s else []
     for start in starts:
         if start.ended:
             owners_s = start.owners_s(start.ended.wall_s, start.ended.ended_at_s)

@@ -21,6 +21,7 @@ from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.nodes.last_sample import last_sample, of_gpus
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan
+from ddp_ladder.plan.witness import place_of
 from ddp_ladder.records.raw_models import Job, Progress, RunFile, read_progress, read_run_file
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.progress import expected_steps
@@ -58,6 +59,7 @@ class ScaleState:
     runs: tuple[RunState, ...]
     end: JobEnd | None = None  # what is recorded of its Slurm job; None without one, and after a good end
     held: Held | None = None  # by a job
+    witness: RunState | None = None  # a run that follows its batches, and goes on
 
     @property
     def name(self) -> str:
@@ -170,7 +172,19 @@ class Reader:
         runs = [self._run(spec, held) for spec in job.runs]
         further = [run for spec in job.more if (run := self._run(spec, held)).phase != "to do"]
         end = self._parsed(job_end_file(self._results, scale), lambda _: read_job_end(self._results, scale))
-        return ScaleState(job, (*runs, *further), end, held)
+        return ScaleState(job, (*runs, *further), end, held, self._witness(job, held))
+
+    def _witness(self, job: ScaleJob, held: Held | None) -> RunState | None:
+        """Return the run that follows its batches and goes on in the job that holds this scale."""
+        if job.witness is None or held is None or not held.is_alive:
+            return None
+        for path in self._results.glob(f"{place_of('*')}/runs/*/*/{job.scale}/r*/run.json"):
+            directory = RunDirectory(path.parent)
+            run = self._parsed(path, lambda file: read_run_file(RunDirectory(file.parent)))
+            if run is not None and run.job.id == held.holder.job_id and not directory.ended.exists():
+                progress = self._parsed(directory.progress, read_progress)
+                return RunState(run.spec, "started", file=run, expected=run.spec.max_steps, progress=progress)
+        return None
 
     def _run(self, spec: RunSpec, held: Held | None) -> RunState:
         is_held = held is not None and held.is_alive

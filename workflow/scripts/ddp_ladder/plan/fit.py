@@ -162,17 +162,18 @@ def search_key(plan: Plan) -> str:
     job = plan.job(spec.scale)
     nodes = [job.memory_mb, job.gres, *(getattr(job.slurm, key) for key in ("partition", "constraint", "nodelist"))]
     of_run = spec.model_dump(mode="json", exclude={"directory_template"})
-    return canonical_sha256([of_run, _content(spec), wanted.model_dump(mode="json"), nodes])
+    return canonical_sha256([of_run, script_digest(spec), wanted.model_dump(mode="json"), nodes])
 
 
 def workload_key(plan: Plan) -> str:
     """Return a hash of what a trial runs, equal for all batches: the script, its arguments and its environment."""
     spec = trial_spec(plan)
     same = spec.model_dump(mode="json", include={"args_template", "env_template", "python", "modules", "setup"})
-    return canonical_sha256([same, _content(spec)])
+    return canonical_sha256([same, script_digest(spec)])
 
 
-def _content(spec: RunSpec) -> str | None:
+def script_digest(spec: RunSpec) -> str | None:
+    """Return the digest of the script as it is now; None for a module (-m)."""
     script = Path(spec.script)
     return sha256(read_bytes(script)) if script.is_file() else None
 

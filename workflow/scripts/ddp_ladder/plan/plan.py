@@ -20,7 +20,7 @@ from ddp_ladder.platform.accelerators import ACCELERATORS, is_gpu
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS, Python
 from ddp_ladder.settings import keys, terms
 from ddp_ladder.settings.key_types import AnyScale, Backend, BackendOrAuto, Device, Launcher
-from ddp_ladder.settings.keys import BatchRange, Experiment, GateThresholds, Settings, Slurm, Stage, Variant, Workload
+from ddp_ladder.settings.keys import BatchRange, Experiment, GateThresholds, Settings, Slurm, Stage, Variant
 from ddp_ladder.settings.placeholders import NAMES, PATHS, expand, whole_number
 from ddp_ladder.settings.terms import (
     ONE_GPU,
@@ -148,6 +148,13 @@ class RunSpec(Model):
         return canonical_sha256(self.model_dump(exclude=later))
 
 
+class WitnessLimits(Model):
+    """When a run that follows its batches ends, at the latest (measure.witness_steps, witness_s)."""
+
+    steps: Positive
+    seconds: float = Field(gt=0)
+
+
 @with_config(IN_A_MODEL)
 @dataclass(frozen=True)
 class ScaleJob:
@@ -169,6 +176,7 @@ class ScaleJob:
     max_log_mb_per_node: int = terms.DEFAULT_LOG_MB
     hang: keys.Hang | None = None  # like the Slurm options, not part of a run
     monitor: keys.Monitor | None = None
+    witness: WitnessLimits | None = None  # of runs that follow their batches, before the others; at the first scale
     more: tuple[RunSpec, ...] = ()  # further repeats, made as far as gates.repeats asks for them
     until_percent: float = 0.0  # half the interval of an efficiency that is known well enough
 
@@ -279,10 +287,16 @@ def make_plan(settings: Settings) -> Plan:
         models = {"experiment": experiment, "site": settings.site}
         search = {name: model.model_dump(mode="json", by_alias=True) for name, model in models.items()}
         settings = settings.with_batch(experiment.workload.least_batch)
-    jobs = tuple(_job(settings, stage, scale) for stage in experiment.ladder for scale in stage.scales)
+    first, *others = (_job(settings, stage, scale) for stage in experiment.ladder for scale in stage.scales)
+    jobs = (replace(first, witness=_witness(experiment.measure)), *others)
     gates = {stage.name: stage.gate for stage in experiment.ladder}
     may_differ, units = experiment.fingerprint.may_differ, Units.of(settings)
     return Plan(settings.site.site, experiment.results, jobs, gates, may_differ, search, units)
+
+
+def _witness(measure: keys.Measure) -> WitnessLimits | None:
+    steps = measure.witness_steps
+    return None if steps == "off" else WitnessLimits(steps=steps, seconds=measure.witness_s)
 
 
 def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
@@ -380,17 +394,16 @@ def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir
     return {**of_run, **paths, "lr": None if spec.lr is None else f"{spec.lr:.10g}"}
 
 
-def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
-    """Return the spec with placeholders filled in; paths are relative to where Snakemake was started.
+def filled(spec: RunSpec, results: str) -> RunSpec:
+    """Return the spec with its templates filled in; paths are relative to where Snakemake was started.
 
     So a spec does not depend on the checkout's path; ``launch.script_argv`` uses the paths of a run.
     """
     run_dir = f"{results}/runs/{spec.name}"
-    values = argument_values(spec, run_dir, workload.data_dir, ".")
+    values = argument_values(spec, run_dir, spec.data_dir, ".")
     in_work, of_wrapper = ({**values, "run_dir": f"{run_dir}/{own}"} for own in (OWN_DIRECTORY, WRAPPER_DIRECTORY))
-    samples, directory = workload.samples_per_step, spec.directory_template
+    directory = spec.directory_template
     return spec.replace(
-        samples_per_step=None if samples is None else whole_number(samples, values),
         args=tuple(expand(argument, values) for argument in spec.args_template),
         env={name: expand(value, values) for name, value in spec.env_template.items()},
         directory=None if directory is None else expand(directory, in_work),
@@ -455,4 +468,7 @@ def _resolve(
         profile_steps=measure.profile_steps,
         count_flops=measure.count_flops and scale == experiment.first_scale,
     )
-    return _filled(spec, experiment.results, workload)
+    if workload.samples_per_step is not None:
+        values = argument_values(spec, ".", spec.data_dir, ".")
+        spec = spec.replace(samples_per_step=whole_number(workload.samples_per_step, values))
+    return filled(spec, experiment.results)

@@ -9,6 +9,7 @@ from ddp_ladder_instrument.redaction import redacted
 from ddp_ladder.common.formats import count, in_short, significant, text_table
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.plan.units import Hours
+from ddp_ladder.plan.witness import WitnessRun, witnesses_in_words
 from ddp_ladder.settings.checks import PASSES_BATCH
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
@@ -16,10 +17,16 @@ from ddp_ladder.settings.terms import ONE_GPU, Scale
 HEADINGS = ("stage", "scale", "GPUs", "runs", "to do", "at most", "GPU h")
 
 
-def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]]) -> str:
+def plan_text(
+    plan: Plan,
+    stages: Sequence[str],
+    to_do: Mapping[str, Sequence[RunSpec]],
+    witnesses: Sequence[WitnessRun] = (),
+) -> str:
     """Return the table of the jobs of ``stages``.
 
     plan: with the further repeats that have been begun among its runs. to_do: by scale, the runs still to be measured.
+    witnesses: still to be made.
     """
     jobs = [job for job in plan.jobs if job.stage in stages]
     rows: list[tuple[str, ...]] = []
@@ -35,7 +42,8 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
         hours = [f"{cost.gpus:.2f}", *(f"{cost.of_centre(unit.centre):.2f}" for _ in of_centre)]
         rows.append((job.stage, str(job.scale), str(gpus), _runs(job), missing_runs, at_most, *hours))
     table = text_table((*map(unit.of_device, HEADINGS), *of_centre), rows, wrapped="runs")
-    lines = [f"The plan for site {plan.site}:", "", *table, "", *_start(plan.first_scale)]
+    followed = [*witnesses_in_words(jobs[0], witnesses), ""] if jobs and witnesses else []
+    lines = [f"The plan for site {plan.site}:", "", *table, "", *_start(plan.first_scale), *followed]
     lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
     whole = f"At most {to_do_cost.gpus:.2f} {unit.device} hours{unit.beside(to_do_cost)} from here"
     lines += ["", f"{whole}; a job ends as soon as its runs have.", ""]

@@ -103,9 +103,10 @@ class RunFile(RawFile):
     goes_on: bool = False  # True if an earlier attempt saved its state (exit code 75): this one may make fewer steps
     totals_every_s: float | None = None  # the agents write the sums of their ranks so often; None: not at all
     link: Positive | None = None  # the number of its link; None: it is of no chain
+    is_witness: bool = False  # its ranks follow their batches, and nothing is timed
     warn_at_s: float | None = None  # unix time at which the agents send SIGUSR1 to the ranks; None: they do not
     preflight: PreflightLimits | None = None  # None: the ranks run the script, not the probe
-    witness: Witnessed | None = None  # of its script, arguments and environment
+    witness: Witnessed | None = None  # of its script, arguments and environment; None: it can have none
 
     @property
     def identity(self) -> dict[str, Any]:

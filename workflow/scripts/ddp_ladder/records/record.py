@@ -24,6 +24,7 @@ from ddp_ladder.records.raw_models import (
     RankSummary,
     Sha256,
     Source,
+    Witnessed,
 )
 
 Rate = Annotated[float, Field(ge=0)]  # samples per second; 0 if the loop drew no batch (the run has failed)
@@ -253,6 +254,7 @@ class Record(Model):
     usage: Usage | None = None  # None if the nodes were not sampled
     rules: Count = 0  # version of the rules that judged the ranks' logs; 0: a rank kept no log
     saves: Saves | None = None  # None if they are not known of every rank
+    witness: Witnessed | None = None  # None: it can have none, or an earlier version made the run
     owners_s: Mapping[str, Duration] = {}  # of the slowest rank's seconds; empty if the ends of steps are not known
     schema_version: Version2
 

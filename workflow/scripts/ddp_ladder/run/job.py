@@ -33,6 +33,7 @@ from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, findi
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
+from ddp_ladder.records.witness import Witnesses
 from ddp_ladder.run.assembling import Assembler, Assembly
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import raise_on_signals, running
@@ -85,6 +86,7 @@ class Context:
     warn_before_s: float | None = None  # before the deadline: the ranks get SIGUSR1 then; None: they get none
     watch: Watch | None = None
     link: int | None = None  # the number of the link that this job is; None: it is of no chain
+    is_witness: bool = False  # its runs follow their batches
     assembler: Assembler = field(default_factory=Assembler)
 
     def directory(self, spec: RunSpec) -> RunDirectory:
@@ -186,12 +188,17 @@ class RunsSoFar:
             yield self._assembly.spec, self._assembly.wall_s
 
 
-def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None:
+def run_scale(
+    context: Context,
+    plan: Plan,
+    left_out: Mapping[str, str],
+    before: Callable[[Context, Plan], None] = lambda context, plan: None,
+) -> None:
     """Bring every run of the scale to a record, and as many further repeats as its figures need and its time holds.
 
     plan: with the further repeats that have been begun among its runs. left_out: variants not to be run, and why. A
     variant that fails is not repeated in this job: its stage's gate cannot open any more, so the other variants get the
-    time. Raises Interrupted.
+    time. before: what is done between the preflight and the first run, if there is one to be made. Raises Interrupted.
 
     The records are written together at the end: they are outputs in Snakemake's sense, and if one existed after an
     interruption, it would ask for --rerun-incomplete. A later job goes on from the raw files.
@@ -203,6 +210,8 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
     to_make = [run for run in context.job.runs if run.name not in known and run.variant not in runs.stopped]
     wanted = to_make or next_repeat(plan, context.job, known, runs.stopped)
     failed = failed_preflight(context) if wanted and context.left_s > 0 else None
+    if wanted and not failed:
+        before(context, plan)
     mine: list[RunSpec] = []
     for spec in context.job.runs if failed else _in_turn(context, plan, runs):
         directory = context.directory(spec)
@@ -368,6 +377,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     more |= {"hang": hang_bounds(context.job.hang, spec, runs), "monitor": context.job.monitor}
     if context.link is not None:
         more["link"] = context.link
+    more |= {"is_witness": True} if context.is_witness else {"witness": Witnesses(context.results).told(spec)}
     if context.warn_before_s is not None:
         more["warn_at_s"] = time.time() + max(0.0, context.left_s - context.warn_before_s)
     if context.watch is not None:

@@ -133,6 +133,20 @@ ScaleOrRecommended = Annotated[
     PlainSerializer(str),
     WithJsonSchema({**_RECOMMENDED, "examples": ["recommended", "2x4"]}),
 ]
+MOST_WITNESS_STEPS = 10_000
+WitnessSteps = Annotated[
+    Annotated[int, Field(ge=1, le=MOST_WITNESS_STEPS), Tag("number")] | Annotated[Literal["off"], Tag("off")],
+    Discriminator(lambda value: "number" if isinstance(value, int) else "off"),
+    WithJsonSchema(
+        {
+            "type": ["integer", "string"],
+            "minimum": 1,
+            "maximum": MOST_WITNESS_STEPS,
+            "pattern": "^off$",
+            "patternErrorMessage": f"a whole number from 1 to {MOST_WITNESS_STEPS}, or off",
+        }
+    ),
+]
 Scales = Annotated[Several[AnyScale], Field(min_length=1, max_length=100), DIFFERENT]
 _TYPED = WithJsonSchema({"type": ["string", "number", "boolean"], "description": "Passed as it is typed."})
 Typed = Annotated[str, _AS_TEXT, _HOME, Field(max_length=100_000), _TYPED]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from ddp_ladder_instrument.contract import WITNESS_STEPS
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from ddp_ladder.common.limits import start_allowance_s
@@ -284,6 +285,13 @@ class Measure(KeySection):
     plain_baseline: bool = True
     """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
     ladder starts at several GPUs."""
+    witness_steps: types.WitnessSteps = WITNESS_STEPS
+    """Before the runs of the first scale, run the script for so many steps, or two passes over the training data, while
+    each batch is followed to the parameters: it shows which batches are trained on. Slow, not timed, once for each
+    script, arguments and environment; off makes none."""
+    witness_s: float = Field(default=120, gt=0, le=86_400)
+    """Seconds of steps after which that run ends, if it makes fewer; with its start-up it has twice as many, and at
+    most a quarter of the job's time."""
     production: Literal["on", "off"] = "on"
     """Whether the jobs of `snakemake production` are measured, too. Without, only their exit codes are known: no steps,
     no speed, no saves."""
