@@ -110,24 +110,34 @@ def test_the_rank_that_died_is_the_cause(
 
 
 SKIPS = """
-import os, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
 
 def log_loss():
     dist.all_reduce(torch.ones(1))
+
+def give_up():
+    time.sleep(10_000)
 
 dist.init_process_group("gloo")
 for step in range(20):
     if step != 6 or os.environ["RANK"] == "0":
         log_loss()
-    dist.all_reduce(torch.ones(500))
+    try:
+        dist.all_reduce(torch.ones(500))
+    except RuntimeError:  # rank 1, which has lost the other
+        give_up()
 """
 
 
-def test_ranks_that_abort_because_one_skipped_a_call_show_where_each_stood(here: Here) -> None:
+def test_if_one_skipped_a_call_all_show_where_they_stood_also_those_that_the_launcher_ended(here: Here) -> None:
     failure = failure_of(here.run(SKIPS, "1x2", launcher="torchrun"))
     assert failure.verdict == "the ranks made different collective calls"
-    assert re.search(r"; known to stand: rank 0 at `File .*train.py\", line 5, in log_loss`", failure.why), failure.why
-    assert "in log_loss" in str(failure.evidence), failure.evidence
+    at = [
+        rf'rank {rank} at `File ".*/train.py", line \d+, in {name}`'
+        for rank, name in enumerate(["log_loss", "give_up"])
+    ]
+    assert re.search(f"; known to stand: {', '.join(at)}", failure.why), failure.why
+    assert re.findall(r", in (\w+)", str(failure.evidence)) == ["log_loss", "give_up"]
     assert "PYTHONFAULTHANDLER" not in failure.next
 
 

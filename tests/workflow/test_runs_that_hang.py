@@ -179,3 +179,4 @@ def test_the_end_of_the_jobs_time_ends_a_run(here: Here) -> None:
     assert failure.verdict == "time limit"
     assert "reached its stages.stage1.runtime (10 min)" in failure.why
     assert "stages.stage1.runtime" in failure.next
+    assert [line.line for line in failure.evidence] == [f'File "{here.path}/train.py", line 3, in load']

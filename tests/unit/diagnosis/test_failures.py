@@ -529,8 +529,12 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "stopped by a signal (): SIGUSR1 came after ", "ranks 1-3 then ended",
     ),
     "failed, and the other node was then told to end": (
-        both(in_agent(0, exit_code=1), in_agent(1, exit_code=-15, told={"signal": "SIGTERM", "at_s": AT_S})),
-        "the launcher failed (node0)",
+        both(
+            in_agent(0, exit_code=1),
+            in_agent(1, exit_code=-15, told={"signal": "SIGTERM", "at_s": AT_S}),
+            prints(0, at_its_end(1, 15)),  # which the agent has written
+        ),
+        "the launcher failed (node0): node 0: exit code 1; read ",
     ),
     # A call that timed out while a rank was elsewhere: none of those that waited, or were aborted for it, is the cause.
     "kept waiting": (

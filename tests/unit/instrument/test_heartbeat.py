@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from ddp_ladder.diagnosis.hangs import main_stack
 from ddp_ladder.records.raw_models import HeartbeatHeader
-from ddp_ladder.run.hangs import Seen, read_heartbeat, stacks
+from ddp_ladder.run.hangs import Seen, read_heartbeat, stack_at_end, stacks
 from ddp_ladder_instrument import log, progress
 from ddp_ladder_instrument.progress import signs
 from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
@@ -199,14 +199,12 @@ wait()
 """
 
 
-@contextmanager
-def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[HeartbeatHeader, Callable[[], str | None]]]:
-    """Yield the heartbeat of a rank that runs SCRIPT, and a function that asks for its stacks; it then ends well."""
+def started(tmp_path: Path, text: str, how: str) -> subprocess.Popen[bytes]:
+    """Return a process that runs this script as rank 3, under the instrument."""
     (tmp_path / "run.json").write_text(json.dumps({"spec_hash": "0", "job": {}, "hang": {}}))
-    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "train.py").write_text(text)
     instrument = Path(progress.__file__).parents[1] / "instrument.py"
-    file = tmp_path / "rank3.heartbeat"
-    with subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, str(instrument), str(tmp_path / "train.py"), how],
         env={
             **os.environ,
@@ -217,7 +215,14 @@ def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[HeartbeatHeader, Callable
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    ) as rank:
+    )
+
+
+@contextmanager
+def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[HeartbeatHeader, Callable[[], str | None]]]:
+    """Yield the heartbeat of a rank that runs SCRIPT, and a function that asks for its stacks; it then ends well."""
+    file = tmp_path / "rank3.heartbeat"
+    with started(tmp_path, SCRIPT, how) as rank:
         assert rank.stdin is not None
         assert rank.stdout is not None
         assert rank.stdout.readline() == b"1\n"  # the script sees no thread of ours
@@ -301,3 +306,35 @@ def test_a_script_that_closes_all_files_gets_nothing_written_into_its_own(tmp_pa
         time.sleep(1.5 * progress.BEAT_S)  # the next beat sees it, long before anybody asks
         ask()
     assert [file.read_text() for file in tmp_path.glob("other*")] == [""] * 10
+
+
+TERMINATED = """
+import os, signal, sys
+
+def stop(process):
+    os.kill(process, signal.SIGTERM)
+    signal.pause()
+
+if sys.argv[1] == "its handler":
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
+if sys.argv[1] == "a child":
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(into, b"1")
+        stop(os.getpid())
+    os.read(out, 1)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM)
+stop(os.getpid())
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("the system's handler", -signal.SIGTERM), ("its handler", 75), ("a child", 1)]
+)
+def test_a_rank_that_sigterm_ends_shows_where_it_stood(tmp_path: Path, how: str, code: int) -> None:
+    """Not one that handles it, whose stack was asked for before, and not for a child of its own."""
+    with started(tmp_path, TERMINATED, how) as rank:
+        assert rank.wait(30) == code
+    stood = stack_at_end(tmp_path / "rank3.end")
+    assert [line.rpartition(" in ")[2] for line in stood][:2] == (["stop", "<module>"] if code < 0 else [])

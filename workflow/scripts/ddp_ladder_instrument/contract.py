@@ -27,6 +27,7 @@ FIRST_STATE = "rank{}.first.json"  # of a link's rank, until its end record has 
 HEARTBEAT = "rank{}.heartbeat"
 BEAT_S = 1.0  # between two heartbeats of a rank
 HEADER_BYTES = 1024  # of a heartbeat; stacks follow
+STACK_AT_END = "rank{}.end"  # beside it: the stack of a rank that a signal ended
 AT_ITS_END = "Main thread at its end"  # begins, in an agent's log, the stack of a rank that a signal ended
 TOTALS = (
     "ended_at_s", "steps", "samples", "step_time_s", "data_wait_s", "collectives_s",

@@ -12,7 +12,7 @@ HEADER_BYTES of one JSON object, padded with blanks and rewritten in place once 
 with a signal, also while C code keeps the GIL: its handler appends the stack of the main thread, which it interrupts,
 and of no other, as a stack that is read while its thread runs can end the process with SIGSEGV. In init_process_group()
 a rank writes it by itself, with the GIL, and names no signal: in torch 2.4 one makes that call fail ("Interrupted
-system call").
+system call"). A fatal signal, and SIGTERM unless the script handles it itself, writes the stack to rank<k>.end.
 
 A thread of its own writes, so that a rank that waits in a collective still tells how many steps it made, and so that a
 step costs nothing. A rank that is stopped, or holds the GIL, falls silent: that is what the watch looks for.
@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import host
-from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, METRICS_VARIABLE
+from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, METRICS_VARIABLE, STACK_AT_END
 from ddp_ladder_instrument.files import write_atomically
 from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.recorder import Recorder
@@ -128,6 +128,7 @@ class Heartbeat:
         self._file = -1
         self._stacks = -1
         self._signal: int | None = None
+        self._at_sigterm: Any = None  # of Python's handlers
         self._moved: tuple[object, ...] | None = None
         self._moved_at_s = 0.0  # time.monotonic()
         self._stop = threading.Lock()
@@ -138,12 +139,27 @@ class Heartbeat:
         self._path = directory / HEARTBEAT.format(self._rank)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         self._stacks = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        faulthandler.enable(self._stacks)  # the agent passes on where a rank stood that a signal ended
+        self._show_end(directory / STACK_AT_END.format(self._rank))
         self._signal = _register(self._stacks)
         self._stop.acquire()
         # Not one of module threading: a script that counts its threads finds none but its own.
         _thread.start_new_thread(self._beat_until, (self._stop,))
         self._beat()
+
+    def _show_end(self, path: Path) -> None:
+        """Write the stack there if a signal ends this process, for the agent's log. Raises OSError.
+
+        A handler of SIGTERM that the script sets takes the place of ours; signal.getsignal() does not show ours.
+        """
+        end = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        faulthandler.enable(end)
+        faulthandler.register(signal.SIGTERM, file=end, all_threads=False, chain=True)
+        self._at_sigterm = signal.getsignal(signal.SIGTERM)
+        os.register_at_fork(after_in_child=self._leave_sigterm)  # a child's end is not the rank's
+
+    def _leave_sigterm(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._at_sigterm:
+            faulthandler.unregister(signal.SIGTERM)
 
     def stop(self) -> None:
         """Write the last signs and end the thread."""
@@ -198,6 +214,7 @@ class Heartbeat:
         if self._signal is not None and not _is_file(self._stacks, self._path):
             faulthandler.unregister(self._signal)
             faulthandler.disable()
+            self._leave_sigterm()
             self._signal = None
         if not _is_file(self._file, self._path):
             return  # the script closed all files, and the number may be another file now

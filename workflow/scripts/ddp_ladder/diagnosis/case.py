@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
+from ddp_ladder_instrument.contract import AT_ITS_END
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import Agent, RunDirectory
@@ -170,7 +171,8 @@ class Case:
 
         Lines at the end that only report the loss of another rank are left out, unless there are no others.
         """
-        said = [words.lines for words in reversed(self.of_scripts(node, rank))]  # without torch's mark of a rank first
+        # Without torch's mark of a rank first. A stack that its agent has written is none of its words.
+        said = [_up_to_its_end(words.lines) for words in reversed(self.of_scripts(node, rank))]
         last = next((index for lines in said if (index := _last_of_no_victim(lines))), "")
         return cut(last or next((line for lines in said for line in reversed(lines) if line.strip()), ""))
 
@@ -186,6 +188,11 @@ def words_of_agent(directory: RunDirectory, run: RunFile, agent: Agent, end: Age
 
 def _in_order(words: Iterable[Words]) -> tuple[Words, ...]:
     return tuple(sorted(words, key=lambda said: math.inf if said.at_s is None else said.at_s))
+
+
+def _up_to_its_end(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines before the stack of a rank that a signal ended."""
+    return lines[: next((index for index, line in enumerate(lines) if line.startswith(AT_ITS_END)), None)]
 
 
 def _last_of_no_victim(lines: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from ddp_ladder.diagnosis.case import (
 )
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, WORLD_SIZE, Diagnosis
 from ddp_ladder.diagnosis.hangs import hang_failure, hung, kept_waiting, with_threads
-from ddp_ladder.diagnosis.rank_failures import LONG_BEFORE_S, TERMINATED, of_rank
+from ddp_ladder.diagnosis.rank_failures import LONG_BEFORE_S, TERMINATED, of_rank, where_each_stood
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, Words, cut, is_consequence, matches
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.node.launch import training_python
@@ -82,7 +82,7 @@ def time_limit(case: Case) -> Failure | None:
         verdict="time limit",
         why=why + (f"; before that it stood still: {hang.why}" if hang else ""),
         next=(f"if it hung, {hang.next.splitlines()[0]}; else " if hang else "") + longer + _shorter(spec, made),
-        evidence=hang.evidence if hang else (),
+        evidence=hang.evidence if hang else next((lines for _, lines in where_each_stood(case).values()), ()),
     )
 
 

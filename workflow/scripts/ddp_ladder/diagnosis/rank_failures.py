@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ddp_ladder_instrument.contract import AT_ITS_END
@@ -30,7 +31,7 @@ from ddp_ladder.diagnosis.case import (
 )
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED, WRAP
 from ddp_ladder.diagnosis.hangs import SAME_CALLS, against_leaving, in_backward, main_stack, of_script
-from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, classify, cut, is_consequence
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, Words, classify, cut, is_consequence
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Evidence, Failure, FailureKind
 
@@ -73,7 +74,7 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
         verdict=verdict,
         why=f"{in_short(alike, NAMED)}: ended by {first.signal}{by_engine if first.exit_code > 0 else ''}",
         next=next_step,
-        evidence=(*said, *_at_its_end(case, first)),
+        evidence=(*said, *where_each_stood(case).get(first.rank, ("", ()))[1]),
         **of_rank(first),
     )
 
@@ -180,13 +181,11 @@ def _where_it_waited(case: Case, waiting: Sequence[RankEnd]) -> tuple[Evidence, 
     return where_raised(case, waiting[0].rank, str(waiting[0].exception))[:-1] if waiting else ()
 
 
-def _at_its_end(case: Case, end: Ended) -> tuple[Evidence, ...]:
+def _at_its_end(words: Words) -> tuple[Evidence, ...]:
     """Return the line of the script at which a rank stood when a signal ended it; empty if it is not known."""
-    for words in case.of_scripts(end.host, end.rank):
-        text = "\n".join(words.lines)
-        if words.rank == end.rank and AT_ITS_END in text and (stack := main_stack(text)):
-            return quote(words, [of_script(stack)[0].text])
-    return ()
+    text = "\n".join(words.lines)
+    stack = main_stack(text) if AT_ITS_END in text else []
+    return quote(words, [of_script(stack)[0].text]) if stack else ()
 
 
 def saved_state(case: Case) -> Failure | None:
@@ -285,23 +284,24 @@ def different_calls(case: Case) -> Failure | None:
     match = root_match(case)
     if match is None or match.signature.id not in DIFFERENT_CALLS:
         return None
-    usual, stood = failure_of(case, match), _where_each_stood(case)
+    usual, stood = failure_of(case, match), where_each_stood(case)
     if done := _left_a_call(case):
         return usual.replace(why=f"{usual.why}; {done[1]}", rank=done[0].rank, node=done[0].host)
     if not stood:
         return usual.replace(why=f"{usual.why}; which rank is the odd one, no record shows{_without_record(case)}")
-    (most, number), (_, second), *_ = (*Counter(lines[0].line for _, lines in stood).most_common(2), ("", 0))
+    at_lines = Counter(lines[0].line for _, lines in stood.values())
+    (most, number), (_, second), *_ = (*at_lines.most_common(2), ("", 0))
     if number == second or not second:
-        where = in_short([f"rank {end.rank} at `{lines[-1].line}`" for end, lines in stood], NAMED)
-        shown = (*usual.evidence, *(line for _, lines in stood for line in lines))
+        where = in_short([f"rank {rank} at `{lines[-1].line}`" for rank, (_, lines) in stood.items()], NAMED)
+        shown = (*usual.evidence, *(line for _, lines in stood.values() for line in lines))
         return usual.replace(why=f"{usual.why}; known to stand: {where}", evidence=shown[:MOST_LINES])
-    odd, at = next((end, lines) for end, lines in stood if lines[0].line != most)
-    others = [(end.rank, lines[-1].line) for end, lines in stood if lines[0].line == most]
-    seen = f"rank {odd.rank} was at `{at[-1].line}` while {rank_numbers([rank for rank, _ in others])} were at "
+    odd, (host, at) = next((rank, place) for rank, place in stood.items() if place[1][0].line != most)
+    others = {rank: lines[-1].line for rank, (_, lines) in stood.items() if lines[0].line == most}
+    seen = f"rank {odd} was at `{at[-1].line}` while {rank_numbers([*others])} were at "
     return usual.replace(
-        why=f"{usual.why}; {seen}`{others[0][1]}`",
-        rank=odd.rank,
-        node=odd.host,
+        why=f"{usual.why}; {seen}`{next(iter(others.values()))}`",
+        rank=odd,
+        node=host,
         evidence=(*usual.evidence, *at)[:MOST_LINES],
     )
 
@@ -315,14 +315,14 @@ def _left_a_call(case: Case) -> tuple[RankEnd, str] | None:
     return first, f"rank {first.rank} had ended after {first.steps.count} steps{_skipped([first])}"
 
 
-def _where_each_stood(case: Case) -> list[tuple[RankEnd | Ended, tuple[Evidence, ...]]]:
-    """Return the line of the script at which each rank lost the others, or was ended by a signal, where it is known."""
-    ends: list[RankEnd | Ended] = [end for end in case.raw.ends if end.exception]
-    ends += [end for end in case.seen_to_fail if end.signal and end.rank not in {known.rank for known in ends}]
-    lines = (
-        (end, _where_it_waited(case, [end]) if isinstance(end, RankEnd) else _at_its_end(case, end)) for end in ends
-    )
-    return sorted((each for each in lines if each[1]), key=lambda each: each[0].rank)
+def where_each_stood(case: Case) -> dict[int, tuple[str | None, tuple[Evidence, ...]]]:
+    """Return the host of each rank, and the line at which it lost the others or a signal ended it, where it is known.
+
+    The signal may be that of a launcher, which ends the ranks that are left.
+    """
+    ended = ((words.rank, words.node, _at_its_end(words)) for words in case.printed if words.rank is not None)
+    raised = ((end.rank, end.host, _where_it_waited(case, [end])) for end in case.raw.ends if end.exception)
+    return {rank: (host, lines) for rank, host, lines in sorted((*ended, *raised), key=itemgetter(0)) if lines}
 
 
 def _without_record(case: Case) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from ddp_ladder_instrument.contract import AT_ITS_END, HEARTBEAT, HEARTBEATS_VARIABLE
+from ddp_ladder_instrument.contract import AT_ITS_END, HEARTBEATS_VARIABLE, STACK_AT_END
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, NAMED
 
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
@@ -182,7 +182,7 @@ def run_node(task: NodeTask) -> int:
 def _stacks_at_end(task: NodeTask, heartbeats: Path) -> Iterator[str]:
     """Yield the lines for the log of where each rank stood that a signal ended, marked as torch marks a rank's."""
     for rank in task.run.ranks_of(task.agent):
-        if stack := stack_at_end(heartbeats / HEARTBEAT.format(rank)):
+        if stack := stack_at_end(heartbeats / STACK_AT_END.format(rank)):
             yield from (f"[rank{rank}]: {line}" for line in (f"{AT_ITS_END} (most recent call first):", *stack))
 
 

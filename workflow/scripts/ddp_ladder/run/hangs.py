@@ -495,13 +495,12 @@ def stacks(files: Mapping[int, Path], ranks: Collection[Seen]) -> dict[int, str]
     return {rank: text for rank, size in {**own, **asked}.items() if (text := _read(files[rank], size))}
 
 
-def stack_at_end(heartbeat: Path) -> list[str]:
+def stack_at_end(path: Path) -> list[str]:
     """Return the lines of the main thread's stack that faulthandler wrote as a signal ended a rank; none without one.
 
     The main thread is the last one of those that are shown; what follows it is no frame.
     """
-    _, ended, text = _read(heartbeat, HEADER_BYTES).rpartition("Fatal Python error: ")
-    lines = text.rpartition("(most recent call first):")[2].splitlines() if ended else []
+    lines = _read(path, 0).rpartition("(most recent call first):")[2].splitlines()
     return [printable(line) for line in lines if line.startswith("  File ")]
 
 
