@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from ddp_ladder.analysis import decisions, prediction
 from ddp_ladder.archive import make as archive
-from ddp_ladder.assembly import tables
+from ddp_ladder.assembly import run_records
 from ddp_ladder.diagnosis import correctness
 from ddp_ladder.gates import attribution
 from ddp_ladder.measuring import owners, timing
 from ddp_ladder.nodes import critical_rank, findings
 from ddp_ladder.plan import fit
-from ddp_ladder.preflight import link
+from ddp_ladder.preflight import node_facts
 from ddp_ladder.production import slower
-from ddp_ladder.run import limits
+from ddp_ladder.run import interruption
 from ddp_ladder.run import preflight as run_preflight
 from ddp_ladder.settings.keys import BatchRange, Monitor, Report
 from ddp_ladder_instrument import contract
@@ -87,7 +87,7 @@ OF_CODE = [
     ("attribution", f"in at least {percent(critical_rank.MOST_STEPS)} of the steps"),
     ("attribution", f"memory is more than {percent(attribution.FULL)} full"),
     ("attribution", f"more than {ROWS:,} steps, the parts are those of the first {SINGLE:,}"),
-    ("climbing", f"within {limits.END_S:g} seconds"),
+    ("climbing", f"within {interruption.END_S:g} seconds"),
     ("closed-gate", {0.5: "at least half of them"}[correctness.MOST_SHARED]),
     ("measuring", f"above {percent(owners.MOST_UNEXPLAINED)} the figure is doubtful"),
     ("measuring", f"takes over {percent(timing.NOTABLE_EXCESS)} longer"),
@@ -97,12 +97,12 @@ OF_CODE = [
     ("monitoring", f"{percent(findings.FULL_CPUS)} busy, with loader workers"),
     ("monitoring", f"wait for data {percent(findings.MUCH_WAIT)} of the step time"),
     ("monitoring", f"carry {percent(findings.FULL_LINK)} of their rate"),
-    ("monitoring", f"above {tables.MOST_RANKS} ranks"),
+    ("monitoring", f"above {run_records.MOST_RANKS} ranks"),
     ("monitoring", f"a line every {default(Monitor, 'every_s'):g} seconds"),
     ("my-script", f"within {percent(1 - fit.NEARLY_BEST)} of the best throughput"),
     ("my-script", f"leaves {percent(default(BatchRange, 'headroom_percent') / 100)} of a GPU's memory free"),
     ("own-sbatch", f"for {contract.WITNESS_STEPS} steps at most"),
-    ("preflight", f"{link.MESSAGE_BYTES // 1024} KiB, more than any MTU"),
+    ("preflight", f"{node_facts.MESSAGE_BYTES // 1024} KiB, more than any MTU"),
     ("preflight", f"to {run_preflight.LARGEST_BYTES // 1024**2} MiB"),
     ("production", f"the mean of {slower.WINDOWS * slower.WINDOW_S / 60:g} minutes".replace("10", "ten")),
     ("proposal", f"or {percent(decisions.DEFAULT_EFFICIENCY)}, and"),

@@ -12,7 +12,7 @@ from ddp_ladder.common.model import schema_of
 from ddp_ladder.diagnosis.rank_failures import signal_advice
 from ddp_ladder.diagnosis.signatures import signatures
 from ddp_ladder.settings.keys import Experiment, Site
-from ddp_ladder.settings.placeholders import NAMES
+from ddp_ladder.settings.terms import PLACEHOLDERS
 
 ROOT = Path(__file__).parents[2]
 PAGES = runpy.run_path(str(ROOT / ".ci/pages.py"))
@@ -29,7 +29,7 @@ def test_every_key_has_a_row() -> None:
         rows = set(re.findall(r"^(?:\| `|## )(?:[\w.<>&;]+\.)?(\w+)(?:`|$)", MADE[name], re.MULTILINE))
         assert keys - rows == set()
     placeholders = (ROOT / "docs/configuration.md").read_text()
-    assert [name for name in NAMES if f"`{{{name}}}`" not in placeholders] == []
+    assert [name for name in PLACEHOLDERS if f"`{{{name}}}`" not in placeholders] == []
 
 
 def test_every_verdict_that_can_be_met_is_on_the_page_and_no_other() -> None:

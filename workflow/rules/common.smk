@@ -38,7 +38,7 @@ import ddp_ladder.common.requirements
 from ddp_ladder.slurm.allocation import check_allocation
 from ddp_ladder.climb.start import announcements, boxes, warnings_before_runs
 from ddp_ladder.common.files import NotWritten, check_room, shown_path
-from ddp_ladder.climb.forecasts import forecast_text
+from ddp_ladder.climb.to_do import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
 from ddp_ladder.climb.production import production_text

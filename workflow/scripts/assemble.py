@@ -13,7 +13,7 @@ from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.assemble import record_of
-from ddp_ladder.assembly.tables import MOST_RANKS, write_tables
+from ddp_ladder.assembly.run_records import MOST_RANKS, write_tables
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.raw_files import read_raw_run

@@ -25,8 +25,8 @@ from ddp_ladder.common.messages import for_terminal, notify
 from ddp_ladder.ledger.jobs import update_or_warn
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.final import read_campaign
+from ddp_ladder.report.document import as_markdown
 from ddp_ladder.report.final import FinalReport
-from ddp_ladder.report.rendering import as_markdown
 
 
 @command

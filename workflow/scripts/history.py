@@ -18,7 +18,7 @@ from ddp_ladder.analysis.history import Ladder, histories, in_order
 from ddp_ladder.archive.archive import read_archive
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import grouped
 from ddp_ladder.common.messages import Problem, UserError, for_terminal, notify
 from ddp_ladder.ledger.jobs import read_rows
 from ddp_ladder.plan.plan import read_plan

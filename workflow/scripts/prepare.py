@@ -10,7 +10,7 @@ from pathlib import Path
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.run.training_data import prepare_data
+from ddp_ladder.run.training_files import prepare_data
 from ddp_ladder.settings.sources import Sources, add_options
 
 

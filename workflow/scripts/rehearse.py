@@ -16,7 +16,7 @@ from ddp_ladder.production.rehearsal import judge_rehearsal
 from ddp_ladder.production.rehearsed import not_made, write_rehearsal
 from ddp_ladder.records.record import Failure
 from ddp_ladder.run.job import carry_out, context_of
-from ddp_ladder.run.rehearse import run_twice
+from ddp_ladder.run.link import run_twice
 from ddp_ladder.settings.terms import REHEARSAL
 
 

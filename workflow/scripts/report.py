@@ -22,16 +22,14 @@ from pathlib import Path
 
 import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.analysis.cost import Work
-from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords
-from ddp_ladder.assembly.tables import write_tables
+from ddp_ladder.analysis.decisions import Work
+from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords, write_tables
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.ledger.jobs import read_rows, update_or_warn
-from ddp_ladder.plan.plan import Plan, read_plan
-from ddp_ladder.plan.units import Units
+from ddp_ladder.plan.plan import Plan, Units, read_plan
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text

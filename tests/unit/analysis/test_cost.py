@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from ddp_ladder.analysis.cost import Work, with_cost
+from ddp_ladder.analysis.decisions import Work, with_cost
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.plan.units import Units
+from ddp_ladder.plan.plan import Units
 from make_records import make_record, make_specs, records_by_name, repeated
 
 

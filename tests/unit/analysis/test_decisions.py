@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.analysis.comparison import FASTER, NO_DIFFERENCE, REFERENCE, SLOWER, WITHHELD, sentences
-from ddp_ladder.analysis.cost import Work
-from ddp_ladder.analysis.decisions import Decision, decide
+from ddp_ladder.analysis.decisions import Decision, Work, decide
 from ddp_ladder.common.formats import NARROW_SPACE, significant
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.gates.points import ScalePoint
@@ -22,11 +21,10 @@ from ddp_ladder.live import screen
 from ddp_ladder.live.status import LadderState, ScaleState
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.report.comparison import comparison_blocks
-from ddp_ladder.report.document import in_words
+from ddp_ladder.report.document import as_markdown, in_words
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, milestone_table, time_to_solution
 from ddp_ladder.report.page import gate_lines, markdown_document, recommendations
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.rendering import as_markdown
 from ddp_ladder.report.view import ReportView, headline
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

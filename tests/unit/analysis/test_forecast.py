@@ -21,8 +21,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.plan.units import HourUnit
+from ddp_ladder.plan.plan import HourUnit, Plan, RunSpec
 from ddp_ladder.records.record import Record
 from make_records import make_plan_of, make_record, make_spec, make_specs
 from make_runs import RATES, edit_rank, reassemble, write_ladder, write_run

@@ -14,7 +14,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.diagnosis.correctness import Shared, most_shared
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import DOUBTFUL_COUNT, Remark
-from ddp_ladder.settings.placeholders import expand
+from ddp_ladder.settings.terms import expand
 from ddp_ladder_instrument.slow_settings import ANOMALY
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import write_json
-from ddp_ladder.live import chain as live_chain
+from ddp_ladder.live import status as live_chain
 from ddp_ladder.live.screen import View
 from ddp_ladder.measuring.windows import Window
 from ddp_ladder.production.chain import write_chain

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from ddp_ladder.nodes.processes import ProcessUse, TrainingProcesses, cpu_between
+from ddp_ladder.nodes.sampler import ProcessUse, TrainingProcesses, cpu_between
 
 
 def use(own_s: float, waited_s: float = 0.0) -> ProcessUse:

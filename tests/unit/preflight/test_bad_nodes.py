@@ -17,8 +17,8 @@ from ddp_ladder.preflight.result import PreflightFinding, error, read_result, wa
 from ddp_ladder.production.chain import Link
 from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.keys import Slurm
+from ddp_ladder.slurm.allocation import sbatch_options
 from ddp_ladder.slurm.jobs import JobEnd
-from ddp_ladder.slurm.steps import sbatch_options
 from make_preflight import JOB, write_preflight
 from make_records import make_plan_of, make_spec
 

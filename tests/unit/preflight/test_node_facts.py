@@ -12,8 +12,16 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from ddp_ladder.node.network import free_port, node_name
-from ddp_ladder.preflight.link import HeadServer, reach_head
-from ddp_ladder.preflight.node_facts import NodeFacts, collect, directory_facts, interface_facts, is_seen, resolved
+from ddp_ladder.preflight.node_facts import (
+    HeadServer,
+    NodeFacts,
+    collect,
+    directory_facts,
+    interface_facts,
+    is_seen,
+    reach_head,
+    resolved,
+)
 from make_preflight import run_file
 from make_records import make_spec
 

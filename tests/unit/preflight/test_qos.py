@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.preflight.qos import check_qos, read_accounting
+from ddp_ladder.preflight.admission import check_qos, read_accounting
 from ddp_ladder.settings.load import load_settings
 from make_files import put_on_path
 

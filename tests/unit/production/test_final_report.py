@@ -17,23 +17,23 @@ from typing import Any
 import final_report
 import numpy as np
 import pytest
-from ddp_ladder.analysis.cost import Work
+from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.formats import UNKNOWN, significant
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.ledger.jobs import update
 from ddp_ladder.nodes.read import parse_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
-from ddp_ladder.plan.units import Units
+from ddp_ladder.plan.plan import Units
 from ddp_ladder.production.chain import keep_links, write_chain
 from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, read_held, young_s
 from ddp_ladder.production.planned import read_planned
 from ddp_ladder.production.slower import COLUMNS
 from ddp_ladder.records.record import Failure
+from ddp_ladder.report.document import as_markdown
 from ddp_ladder.report.final import FinalReport
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.rendering import as_markdown
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.keys import CentreHours
 from ddp_ladder.slurm.lock import Holder

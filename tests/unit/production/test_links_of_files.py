@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.common.files import Agent, RunDirectory, write_json
-from ddp_ladder.plan.plan import Plan
-from ddp_ladder.plan.units import Hours
+from ddp_ladder.plan.plan import Hours, Plan
 from ddp_ladder.production import chain
 from ddp_ladder.production.chain import Link, keep_links, read_links
 from ddp_ladder.records.packed import pack

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ddp_ladder.assembly.assemble import record_of
-from ddp_ladder.assembly.tables import write_tables
+from ddp_ladder.assembly.run_records import write_tables
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.measuring.pauses import in_equal_rows
 from ddp_ladder.records import raw_files

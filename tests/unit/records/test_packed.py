@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.assembly.assemble import assemble
-from ddp_ladder.assembly.tables import write_tables
+from ddp_ladder.assembly.run_records import write_tables
 from ddp_ladder.common.files import NotWritten, RunDirectory
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.records import packed

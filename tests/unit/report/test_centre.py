@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import report as report_command
-from ddp_ladder.analysis.cost import Work
+from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.common.files import CENTRES
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.records.record import Job, Record
@@ -25,9 +25,9 @@ from ddp_ladder.report.centre import (
     rules_section,
     summary,
 )
+from ddp_ladder.report.document import as_markdown
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.rendering import as_markdown
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import read_sources
 from make_records import make_record, make_specs, repeated

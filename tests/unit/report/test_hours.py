@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from ddp_ladder.analysis.cost import Work
+from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.report.document import in_words
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, milestone_table, milestones
 from ddp_ladder.report.view import ReportView

@@ -9,17 +9,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from ddp_ladder.analysis.cost import Work
+from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import Record
-from ddp_ladder.report.document import Block, Document, Section, blank
+from ddp_ladder.report.document import Block, Document, Section, as_markdown, blank, markdown_text
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.rendering import as_markdown, markdown_text
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.view import ReportView
 from make_preflight import write_preflight

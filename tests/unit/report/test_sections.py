@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import report as report_command
-from ddp_ladder.analysis.cost import Work
+from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.forecasts import after_gate
+from ddp_ladder.climb.to_do import after_gate
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import UNKNOWN
 from ddp_ladder.gates.gate import judge
@@ -26,11 +26,18 @@ from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.report import sections as sections_module
 from ddp_ladder.report.document import Block, Cell, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
-from ddp_ladder.report.parts import PARTS
-from ddp_ladder.report.plots import attribution_figure, efficiency_figure
+from ddp_ladder.report.plots import (
+    BINS,
+    attribution_figure,
+    charts,
+    draw_usage,
+    efficiency_figure,
+    in_bins,
+    usage_figure,
+)
+from ddp_ladder.report.proposal import PARTS
 from ddp_ladder.report.results import read_results
 from ddp_ladder.report.sections import explained, runs_csv, sections
-from ddp_ladder.report.usage import BINS, charts, draw_usage, in_bins, usage_figure
 from ddp_ladder.report.view import ReportView
 from make_jobs import make_row
 from make_machine import make_machine

@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 import report
-from ddp_ladder.analysis.cost import Work, with_cost
+from ddp_ladder.analysis.decisions import Work, with_cost
 from ddp_ladder.analysis.forecast import forecast_line, make_forecast
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.ledger.advice import totals
-from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.plan import Plan, Units
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.plan.units import Units
 from ddp_ladder.records.raw_models import Flops
+from ddp_ladder.report.document import as_markdown
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.rendering import as_markdown
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
 from ddp_ladder.report.view import ReportView

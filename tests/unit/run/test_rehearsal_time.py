@@ -12,7 +12,7 @@ import pytest
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.records.record import Failure, Record
-from ddp_ladder.run import rehearse
+from ddp_ladder.run import link
 from ddp_ladder.run.job import Context
 from ddp_ladder.run.link import run_link
 from ddp_ladder.run.nodes import ThisMachine
@@ -40,10 +40,10 @@ def test_the_preflight_comes_once_before_both_starts(
         called.append(f"start, preflight {context.job.preflight.enabled}")
         return not_run(job.runs[0], "no time", "not here", "")
 
-    monkeypatch.setattr(rehearse, "failed_preflight", preflight)
-    monkeypatch.setattr(rehearse, "run_link", run_link)
+    monkeypatch.setattr(link, "failed_preflight", preflight)
+    monkeypatch.setattr(link, "run_link", run_link)
     context = Context(job, tmp_path, ThisMachine("1"), math.inf, RunConsole(1, sys.stderr))
-    ended = rehearse.run_twice(context, 1.0, 1.0)
+    ended = link.run_twice(context, 1.0, 1.0)
     assert isinstance(ended, Failure)
     assert called == (["preflight"] if cut else ["preflight", "start, preflight False"])
     assert ("no network" in ended.why) == cut

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import SIGN, Agent, RunDirectory, write_json
-from ddp_ladder.common.limits import start_allowance_s
+from ddp_ladder.common.process import start_allowance_s
 from ddp_ladder.run import signs
 from ddp_ladder.run.signs import FIRST_AFTER_S, LOOK_S, SILENT_AFTER_S, SignsOfLife, sign_of_life
 from make_preflight import agent_end, run_file

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.run import training_data
-from ddp_ladder.run.training_data import data_problem, prepare_argv, prepare_data
+from ddp_ladder.run import training_files
+from ddp_ladder.run.training_files import data_problem, prepare_argv, prepare_data
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import load_settings
 
@@ -64,7 +64,7 @@ def test_disks_of_the_nodes_alone_are_possible_where_nothing_shared_is_above(
     kind: str, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kind of file system is made up: there is no Lustre here."""
-    monkeypatch.setattr(training_data, "filesystem", lambda path: kind)
+    monkeypatch.setattr(training_files, "filesystem", lambda path: kind)
     data_dir = "/local-scratch/imagenet"
     assert problem_with(data_dir)[0] == "error", "the training runs here"
     assert problem_with(data_dir, on_nodes=True)[0] == outcome

@@ -11,7 +11,7 @@ from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import warnings_before_runs
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.doctor.doctor import outcome, workload
-from ddp_ladder.run import training_module
+from ddp_ladder.run import training_files
 from ddp_ladder.settings.keys import Container
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG
@@ -95,7 +95,7 @@ def test_a_python_that_does_not_answer_has_found_nothing(
     python.write_text(f"#!/bin/sh\n{does}\n")
     python.chmod(0o755)
     if "sleep" in does:
-        monkeypatch.setattr(training_module, "WITHIN_S", 0.1)
+        monkeypatch.setattr(training_files, "WITHIN_S", 0.1)
     (finding,) = workload(ladder("-m here.train", python=str(python)), on_a_cluster=False)
     assert outcome(finding) == UNKNOWN
     assert f"found software.python: {said.format(python=python)})" in (finding.measured or "")

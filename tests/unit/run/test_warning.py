@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ddp_ladder.run.warning import TimedWarning
+from ddp_ladder.run.interruption import TimedWarning
 
 # Writes the signals that it got to a file; its child, as a worker of a loader, has the same handler.
 RANK = """

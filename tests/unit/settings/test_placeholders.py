@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.settings.placeholders import NAMES, expand
+from ddp_ladder.settings.terms import PLACEHOLDERS, expand
 
 VALUES: dict[str, object] = {"lr": 0.1, "nodes": 3, "world_size": 12, "run_dir": "r", "data_dir": "{lr}"}
 
@@ -31,7 +31,7 @@ VALUES: dict[str, object] = {"lr": 0.1, "nodes": 3, "world_size": 12, "run_dir":
 )
 def test_expand(template: str, expected: str) -> None:
     assert expand(template, VALUES) == expected
-    assert all(expand(f"a-{{{name}}}-b", {name: 3}) == "a-3-b" for name in NAMES)
+    assert all(expand(f"a-{{{name}}}-b", {name: 3}) == "a-3-b" for name in PLACEHOLDERS)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,17 @@ from dataclasses import replace
 import pytest
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.run.limits import END_S, GRACE_S, MARGIN_S, limits_s
+from ddp_ladder.run.interruption import END_S, GRACE_S, MARGIN_S, limits_s
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.allocation import AllocatedResources, check_allocation, misfits, parse_allocation
-from ddp_ladder.slurm.steps import salloc_for, widest
+from ddp_ladder.slurm.allocation import (
+    AllocatedResources,
+    check_allocation,
+    misfits,
+    parse_allocation,
+    salloc_for,
+    widest,
+)
 from make_records import make_plan_of, make_specs
 
 # Slurm 22.05.8, `scontrol show job --details`, shortened.

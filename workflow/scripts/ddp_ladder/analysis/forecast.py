@@ -15,14 +15,12 @@ from pydantic import Field
 from ddp_ladder.analysis.prediction import Prediction, memory_at, predict, series_of, upper_bound
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import canonical_sha256, read_json, write_json
-from ddp_ladder.common.formats import NARROW_SPACE, percent, significant
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import NARROW_SPACE, grouped, percent, significant
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.measuring.statistic import median
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.plan.units import Hours, HourUnit
+from ddp_ladder.plan.plan import Hours, HourUnit, Plan, RunSpec, ScaleJob
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.terms import Mode
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ddp_ladder import __version__
-from ddp_ladder.analysis.cost import Work
+from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.assembly.run_records import RecordOrError, RunRecords
 from ddp_ladder.common.files import opened, parsed_json, read_json, sha256, write_atomically
 from ddp_ladder.common.formats import in_short

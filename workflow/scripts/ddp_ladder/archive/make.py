@@ -25,8 +25,7 @@ from ddp_ladder.assembly.run_records import FullyCheckedRecords, as_made
 from ddp_ladder.common.files import read_bytes, sha256, write_atomically
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Problem, UserError, printable
-from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.plan.units import Units
+from ddp_ladder.plan.plan import Units, read_plan
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import Believed, believed_records
 from ddp_ladder.settings.keys import Settings

@@ -13,8 +13,7 @@ import numpy as np
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.common.formats import shortened
-from ddp_ladder.common.grouping import one_of
+from ddp_ladder.common.formats import one_of, shortened
 from ddp_ladder.common.model import Model
 from ddp_ladder.diagnosis.checks import diagnoses, weakest
 from ddp_ladder.diagnosis.correctness import Diagnosis, most_shared, remarks_on_run

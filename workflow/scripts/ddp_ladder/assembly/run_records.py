@@ -1,20 +1,22 @@
-"""The records of a results directory: each is written once, by its job, with the digests of its raw files."""
+"""The records of a results directory: each is written once, by its job, with digests of its raw files. And tables."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ddp_ladder_instrument.machine import RULES
 
-from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.files import RunDirectory, write_atomically
 from ddp_ladder.common.formats import count, in_short, significant
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.records.raw_files import digests, known_digests
+from ddp_ladder.records.raw_files import RawRun, digests, known_digests, steps_of_ranks
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import CUT_SHORT, Record, read_record
+from ddp_ladder.records.steps import csv_of
 
 ANOTHER_SPEC = "a record of another spec (the configuration has changed since, or it was copied here)"
 NOT_ITS_FILES = "a record that does not match its raw files"
@@ -205,3 +207,21 @@ def _is_kept(record: Record, spec: RunSpec, directory: RunDirectory) -> bool:
     if record.failure is None:
         return True
     return spec.is_plain and directory.ended.exists() and record.failure.kind not in CUT_SHORT
+
+
+# --- The steps of ranks and the samples of nodes as CSV files that people open. Nothing reads them here.
+
+
+MOST_RANKS = 64  # of a run whose tables are written unasked
+
+
+def write_tables(raw: RawRun) -> None:
+    """Write ranks/rank<k>.csv and nodes/node<k>.csv. Raises OSError (NotWritten too) or ValueError."""
+    for rank, steps in steps_of_ranks(raw):
+        write_atomically(raw.directory.ranks / f"rank{rank}.csv", csv_of(steps))
+    for node_rank in range(len(raw.run.nodes)):
+        path = raw.directory.samples(node_rank)
+        if path.exists():  # of a monitor whose agent did not pack it, or written before
+            continue
+        with suppress(FileNotFoundError):  # not sampled
+            write_atomically(path, raw.content.read(path, raw.run.first_agent(node_rank)))

@@ -18,10 +18,10 @@ from ddp_ladder.preflight import bad_nodes
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.slurm import jobs as slurm_jobs
+from ddp_ladder.slurm.allocation import sbatch_options
 from ddp_ladder.slurm.jobs import Advice, JobEnd, JobState, Submission
 from ddp_ladder.slurm.lock import Held, Lock, look
 from ddp_ladder.slurm.query import SlurmError, host_names
-from ddp_ladder.slurm.steps import sbatch_options
 
 # A job's own lines reach the terminal through its log file. After its last line the watch asks Slurm at once, so that
 # the next stage starts without waiting for the next regular query.

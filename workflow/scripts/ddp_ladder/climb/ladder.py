@@ -16,8 +16,7 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, variants_of
 from ddp_ladder.plan.text import changes_in_words
 from ddp_ladder.plan.witness import WitnessRun
 from ddp_ladder.settings.keys import Settings
-from ddp_ladder.settings.placeholders import expand
-from ddp_ladder.settings.terms import Scale
+from ddp_ladder.settings.terms import Scale, expand
 from ddp_ladder.slurm.jobs import job_end_file
 
 

@@ -37,8 +37,7 @@ from ddp_ladder.production.chain import (
     write_chain,
 )
 from ddp_ladder.production.plan import Production, dry_run_text, production_of
-from ddp_ladder.run.interruption import raise_on_signals, uninterrupted
-from ddp_ladder.run.limits import END_S, KILLED_S
+from ddp_ladder.run.interruption import END_S, KILLED_S, raise_on_signals, uninterrupted
 from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.climb.forecasts import short_runtimes
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_of_other_settings
+from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_of_other_settings, short_runtimes
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count, in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify, stop
@@ -22,8 +21,7 @@ from ddp_ladder.measuring.fingerprint import OTHER_PLACE, spec_changes
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.admission import Admission, check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
-from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.run.training_module import module_problem
+from ddp_ladder.run.training_files import data_problem, module_problem
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.slurm.jobs import AGAIN, GO_ON, GONE, JobEnd, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look

@@ -1,10 +1,11 @@
-"""Figures as text for people: significant digits, units, a dash for an unknown value."""
+"""Figures as text for people: significant digits, units, a dash for an unknown value; and values in groups."""
 
 from __future__ import annotations
 
 import signal
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 DASH = "\u2013"  # en dash: between the ends of a range, and for an unknown value
 UNKNOWN = DASH
@@ -214,3 +215,24 @@ def fields(text: str) -> dict[str, str]:
     """Return the values of ``key : value`` lines, of several with the same key the first."""
     pairs = (line.partition(":") for line in reversed(text.splitlines()))
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+# --- Things that have something in common.
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, keys and values in the order in which they come."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def one_of(values: Iterable[V | None]) -> V | None:
+    """Return the value that all are; None if two differ, one is not known, or there is none."""
+    different = {*values}
+    return different.pop() if len(different) == 1 else None

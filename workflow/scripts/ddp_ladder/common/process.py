@@ -1,4 +1,6 @@
-"""Processes: tied lifetimes (Linux only), commands with a time limit, and an identity that outlives a process."""
+"""Processes: tied lifetimes (Linux only), commands with a time limit, an identity that outlives a process, and how much
+later than one node many have started theirs.
+"""
 
 from __future__ import annotations
 
@@ -178,3 +180,16 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         pass  # another user's process
     return True
+
+
+# --- Time limits that grow with the number of nodes.
+
+
+# `import torch.distributed` looks up about 5,000 paths. A node caches what it has looked up, but all nodes ask the same
+# file system at the same time, and its metadata server answers about 20,000 requests a second.
+NODES_STARTED_PER_S = 4
+
+
+def start_allowance_s(nodes: int) -> float:
+    """Return how much later than one node alone so many nodes may have started Python and torch, in whole seconds."""
+    return float(nodes // NODES_STARTED_PER_S)

@@ -16,8 +16,7 @@ from ddp_ladder_instrument.contract import AT_ITS_END
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import Agent, RunDirectory
-from ddp_ladder.common.formats import hostlist
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import grouped, hostlist
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.correctness import Diagnosis
 from ddp_ladder.diagnosis.signatures import (

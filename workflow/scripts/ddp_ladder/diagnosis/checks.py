@@ -11,8 +11,7 @@ from typing import Any
 
 from ddp_ladder_instrument.contract import HOOK
 
-from ddp_ladder.common.formats import count, in_short, rank_numbers
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import count, grouped, in_short, rank_numbers
 from ddp_ladder.diagnosis.correctness import (
     ENOUGH_STEPS,
     NAMED,

@@ -15,8 +15,7 @@ import numpy as np
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 from ddp_ladder_instrument.slow_settings import REMOVE, in_words
 
-from ddp_ladder.common.formats import in_short, rank_numbers
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import grouped, in_short, rank_numbers
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.pauses import joins_uneven
 from ddp_ladder.plan.plan import RunSpec

@@ -38,19 +38,18 @@ from ddp_ladder.preflight.admission import (
     NodeEntries,
     Partitions,
     check_jobs,
+    check_qos,
     fits,
     node_in_words,
     offered,
+    read_accounting,
     read_partitions,
 )
-from ddp_ladder.preflight.qos import check_qos, read_accounting
 from ddp_ladder.preflight.variables import check_variables
-from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.run.training_module import module_problem
+from ddp_ladder.run.training_files import data_problem, module_problem
 from ddp_ladder.settings.keys import Container, Site
 from ddp_ladder.settings.sources import Sources
-from ddp_ladder.slurm.query import SlurmError, run_command
-from ddp_ladder.slurm.shapes import read_nodes
+from ddp_ladder.slurm.query import SlurmError, read_nodes, run_command
 
 FAIL, WARN, PASS, NOT_CHECKED = "FAIL", "warn", "pass", "not checked"
 WORDS = {FAIL: "failed", WARN: "warned", PASS: "passed", NOT_CHECKED: "not checked"}

@@ -18,8 +18,7 @@ from ddp_ladder.preflight.admission import Partitions, allowed_qos, read_partiti
 from ddp_ladder.settings import yaml
 from ddp_ladder.settings.keys import Site
 from ddp_ladder.settings.load import flow, validated
-from ddp_ladder.slurm.query import SlurmError, run_command
-from ddp_ladder.slurm.shapes import Partition, read_nodes, shapes_of
+from ddp_ladder.slurm.query import Partition, SlurmError, read_nodes, run_command, shapes_of
 
 SITES = Path("config/sites")
 SHIPPED = OWN / SITES / "local.yaml"  # what config/cluster.yaml is before anyone changes it

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.files import read_bytes, sha256, write_json, writing
-from ddp_ladder.common.formats import count
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import count, grouped
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
 from ddp_ladder.gates.scaling import scale_points

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ddp_ladder.common.formats import in_short, rank_numbers
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import grouped, in_short, rank_numbers
 from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
 from ddp_ladder.measuring.fingerprint import Difference, all_differences

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import grouped
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.measuring.statistic import COVERAGE, STANDARD_ERRORS, median
 from ddp_ladder.settings.terms import JOBS_DIFFER_PERCENT

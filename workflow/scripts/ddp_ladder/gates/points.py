@@ -12,7 +12,7 @@ from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.nodes.critical_rank import Exchange, Kind, against_waits
 from ddp_ladder.nodes.findings import RunUse, find_other_processes
 from ddp_ladder.nodes.usage import RankUse, Usage, UsageFinding
-from ddp_ladder.plan.units import Hours
+from ddp_ladder.plan.plan import Hours
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
@@ -106,7 +106,7 @@ class ScalePoint:
     tokens_per_sample: int | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
-    centre_hours_per_million_samples: float | None = None  # analysis/cost, in the hours of cluster.yaml
+    centre_hours_per_million_samples: float | None = None  # analysis/decisions, in the hours of cluster.yaml
     centre_hours_to_solution: float | None = None
     carbon_kg_to_solution: float | None = None
     parameters: int | None = None  # trained ones, the same in all runs; None: sharded, or not seen

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from ddp_ladder.common.grouping import one_of
+from ddp_ladder.common.formats import one_of
 from ddp_ladder.gates import notes
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of, job_of, split_of_repeats

@@ -2,7 +2,7 @@
 production.sh, a link of a chain that submits the next one.
 
 Their texts are workflow/templates/<name>.j2. The launch lines come from ``node.launch`` and the options
-from ``slurm.steps``, so that the script and the measured run stay the same.
+from ``slurm.allocation``, so that the script and the measured run stay the same.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import END_OF_OPTIONS, LAUNCHERS, wrapped_ranks
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.settings.yaml import shown
+from ddp_ladder.slurm.allocation import OF_GPUS, sbatch_options, srun_options, widest
 from ddp_ladder.slurm.jobs import new_job_name
-from ddp_ladder.slurm.steps import OF_GPUS, sbatch_options, srun_options, widest
 
 VENV, PRODUCTION_SCRIPT = ".venv", "production.sh"
 WIDTH = 84  # of the lines of a command, without their indent

@@ -16,8 +16,7 @@ from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import columns
 from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.ledger.jobs import JobRow, accounting_file, runs_of, specs_digest
-from ddp_ladder.plan.plan import Plan, ScaleJob
-from ddp_ladder.plan.units import Hours, HourUnit
+from ddp_ladder.plan.plan import Hours, HourUnit, Plan, ScaleJob
 from ddp_ladder.slurm.jobs import ENDED_WELL
 
 MARGIN = 1.5  # asked / used: a slow node or a busy file system needs more time

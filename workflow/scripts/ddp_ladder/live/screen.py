@@ -19,9 +19,8 @@ from ddp_ladder.analysis.decisions import reference_series
 from ddp_ladder.common.formats import UNKNOWN, count, duration, percent, shortened, significant, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.verdict import outcome_line
-from ddp_ladder.live.chain import ChainReader, ChainState
-from ddp_ladder.live.status import MOST_NODES, LadderState, Reader, RunState, ScaleState, busy
-from ddp_ladder.nodes.last_sample import of_gpus
+from ddp_ladder.live.status import MOST_NODES, ChainReader, ChainState, LadderState, Reader, RunState, ScaleState, busy
+from ddp_ladder.nodes.files import of_gpus
 from ddp_ladder.plan.plan import read_plan, unit_of
 from ddp_ladder.production.chain import clock, hours_of
 from ddp_ladder.records.record import placed

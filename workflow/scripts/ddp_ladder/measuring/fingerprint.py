@@ -15,8 +15,7 @@ import numpy as np
 from ddp_ladder_instrument.redaction import redacted
 from numpy.typing import NDArray
 
-from ddp_ladder.common.formats import in_short, shortened
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import grouped, in_short, shortened
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun

@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from ddp_ladder.common.files import parsed_json
-from ddp_ladder.common.formats import hostlist
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import grouped, hostlist
 from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.files import MonitorFile

@@ -16,7 +16,7 @@ from ddp_ladder.plan.plan import OWN_DIRECTORY, WRAPPER_DIRECTORY, RunSpec, argu
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.engines import ENGINES, ContainerUse
 from ddp_ladder.platform.launchers import LAUNCHERS, TORCHRUN, Process, Rendezvous, Start
-from ddp_ladder.settings.placeholders import expand
+from ddp_ladder.settings.terms import expand
 
 INSTRUMENT = SCRIPTS / "instrument.py"
 PROBE = SCRIPTS / "preflight_probe.py"  # the preflight's ranks, in place of the instrument and the script

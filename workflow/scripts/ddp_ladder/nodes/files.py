@@ -1,4 +1,4 @@
-"""What the monitor of a node leaves: the columns of its samples (nodes/node<k>.csv), and what they are of.
+"""What the monitor of a node leaves: the columns of its samples (nodes/node<k>.csv), what they are of, and the last.
 
 An unknown value is empty. A rate is over the time since the sample before it. Columns of what a node does not have are
 absent.
@@ -6,8 +6,13 @@ absent.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
 from pydantic import Field
 
+from ddp_ladder.common.files import opened
 from ddp_ladder.common.model import Count, Model, Name, Several
 from ddp_ladder.plan.plan import RawFile
 from ddp_ladder.platform.accelerators import MonitoredGpu
@@ -71,3 +76,34 @@ class MonitorEnd(Model):
     samples: Count
     cpu_s: float = Field(ge=0, description="CPU seconds that the sampling took.")
     error: Name | None = Field(None, description="Why samples are missing.")
+
+
+# --- The last sample of a node, or line of another table, from the end of its file: small, whatever the file's size.
+
+
+TAIL_BYTES = 8192  # of a table: more than one line, also of a node with eight GPUs
+
+
+def last_cells(path: Path) -> dict[str, str]:
+    """Return the known values of the last complete line of a table as text; empty before the first one.
+
+    Raises OSError or ValueError.
+    """
+    with opened(path) as file:
+        header = file.readline()
+        file.seek(max(len(header), os.fstat(file.fileno()).st_size - TAIL_BYTES))
+        *lines, _ = file.read().split(b"\n")  # the last line is being written, or empty
+    if not lines:
+        return {}
+    names, cells = (line.decode().strip().split(",") for line in (header, lines[-1]))
+    return {name: cell for name, cell in zip(names, cells, strict=True) if cell}
+
+
+def last_sample(path: Path) -> dict[str, float]:
+    """Return the figures of the last complete line of a node's samples; empty before the first one."""
+    return {name: float(cell) for name, cell in last_cells(path).items() if THROTTLE_REASONS not in name}
+
+
+def of_gpus(sample: Mapping[str, float], column: str) -> list[float]:
+    """Return the values of a column of all GPUs in a node's sample."""
+    return [value for name, value in sample.items() if name.startswith("gpu") and name.partition("_")[2] == column]

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ddp_ladder.common.formats import count, hostlist, in_short, rank_numbers
-from ddp_ladder.common.grouping import grouped, one_of
+from ddp_ladder.common.formats import count, grouped, hostlist, in_short, one_of, rank_numbers
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import MORE_WORKERS, StepParts, against_waits, is_beside_passes
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.formats import count, in_short, significant, text_table
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.plan.units import Hours
+from ddp_ladder.plan.plan import Hours, Plan, RunSpec, ScaleJob
 from ddp_ladder.plan.witness import WitnessRun, witnesses_in_words
 from ddp_ladder.settings.checks import PASSES_BATCH
 from ddp_ladder.settings.keys import GateThresholds

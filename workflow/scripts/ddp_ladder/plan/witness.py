@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ddp_ladder.common.files import canonical_sha256
-from ddp_ladder.common.formats import count, duration, in_short
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import count, duration, grouped, in_short
 from ddp_ladder.plan.fit import script_digest
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, WitnessLimits, filled
 from ddp_ladder.settings.terms import REFERENCE_VARIANT

@@ -13,8 +13,8 @@ from typing import Protocol
 from pydantic import with_config
 
 from ddp_ladder.common.files import SCRIPTS, RunDirectory
-from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.common.model import IN_A_MODEL
+from ddp_ladder.common.process import start_allowance_s
 
 # Slurm's job ids end at 67 million, so simulated ones start here: a script may call scancel with its SLURM_JOB_ID, and
 # this machine may be a cluster's login node.

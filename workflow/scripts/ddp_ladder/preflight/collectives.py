@@ -11,8 +11,7 @@ import numpy as np
 from ddp_ladder_instrument import slow_settings
 from pydantic import Field
 
-from ddp_ladder.common.formats import count, hostlist, in_short, rank_numbers, short_list, significant
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import count, grouped, hostlist, in_short, rank_numbers, short_list, significant
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several
 from ddp_ladder.plan.plan import RunSpec

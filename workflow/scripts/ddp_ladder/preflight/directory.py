@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddp_ladder.common.files import RunDirectory, opened
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import grouped
 from ddp_ladder.diagnosis.case import words_of_agent
 from ddp_ladder.diagnosis.signatures import Words, of_srun, read_lines
 from ddp_ladder.plan.plan import ScaleJob

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import grouped
 
 Link = tuple[int, int]  # the lower node first
 MOST_GROUPS = 8  # that a network is cut into; more of them are made by links

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ddp_ladder.common.formats import count, hostlist, in_short, short_list
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import count, grouped, hostlist, in_short, short_list
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.node import wrapper
 from ddp_ladder.node.network import is_loopback

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from ddp_ladder_instrument.contract import LATE, OVER_PAIRS
 
-from ddp_ladder.common.formats import count, hostlist, rank_numbers, short_list
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import count, grouped, hostlist, rank_numbers, short_list
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.diagnosis.signatures import Match, Words, classify, cut, matches, root_cause
 from ddp_ladder.preflight.collectives import ProbeRank

@@ -26,13 +26,12 @@ from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Ver
 from ddp_ladder.common.process import SIGNALS
 from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.ledger.jobs import JobFile, in_order, job_files
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, unit_of
-from ddp_ladder.plan.units import Hours, HourUnit
+from ddp_ladder.plan.plan import Hours, HourUnit, Plan, RunSpec, ScaleJob, read_plan, unit_of
 from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Job, Progress, SlowFile, read_progress, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
-from ddp_ladder.run.limits import MARGIN_S, limits_s
+from ddp_ladder.run.interruption import MARGIN_S, limits_s
 from ddp_ladder.run.progress import good_end
 from ddp_ladder.settings.keys import CentreHours
 from ddp_ladder.settings.terms import PRODUCTION, Scale, runtime_key

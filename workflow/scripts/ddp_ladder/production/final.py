@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.analysis.cost import kwh
+from ddp_ladder.analysis.decisions import kwh
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
@@ -26,8 +26,7 @@ from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.ledger.jobs import JobFile, JobRow, job_files
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
-from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.plan.units import Hours, Units
+from ddp_ladder.plan.plan import Hours, RunSpec, ScaleJob, Units
 from ddp_ladder.production.chain import Chain, Link, chain_directory, completed, read_chain, read_chain_plan, read_links
 from ddp_ladder.production.planned import Planned, read_planned
 from ddp_ladder.production.slower import TABLE, read_windows

@@ -10,8 +10,7 @@ from itertools import count as from_one
 from pathlib import Path
 from shlex import join, quote
 
-from ddp_ladder.analysis.cost import Work, with_cost
-from ddp_ladder.analysis.decisions import Decision, decide
+from ddp_ladder.analysis.decisions import Decision, Work, decide, with_cost
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
 from ddp_ladder.common.messages import Problem, UserError
@@ -21,14 +20,13 @@ from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.ledger.jobs import job_files, read_rows
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, changes, spec_changes
 from ddp_ladder.plan.fit import last_fit, resolved
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan
-from ddp_ladder.plan.units import Hours
+from ddp_ladder.plan.plan import Hours, Plan, RunSpec, ScaleJob, chain_plan
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, read_chain_plan, used_hours
 from ddp_ladder.production.chain import decide as next_step
 from ddp_ladder.production.rehearsed import script_digest
 from ddp_ladder.records.record import Record
-from ddp_ladder.run.limits import MARGIN_S
+from ddp_ladder.run.interruption import MARGIN_S
 from ddp_ladder.run.preflight import part_s
 from ddp_ladder.settings.checks import PASSES_BATCH
 from ddp_ladder.settings.keys import Settings, Stage

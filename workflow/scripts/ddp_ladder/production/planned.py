@@ -10,7 +10,7 @@ from pydantic import Field
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.model import Amount, Model, Positive, Several, Version1
 from ddp_ladder.ledger.jobs import job_files
-from ddp_ladder.plan.units import Hours
+from ddp_ladder.plan.plan import Hours
 from ddp_ladder.production.chain import chain_directory
 
 FILE = "report/planned.json"

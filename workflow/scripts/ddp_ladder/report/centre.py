@@ -26,8 +26,7 @@ from ddp_ladder.gates.scaling import efficiency_by_total_time, trained_samples
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Cell, Section
 from ddp_ladder.report.hours import HOW_LONG
-from ddp_ladder.report.parts import PARTS
-from ddp_ladder.report.proposal import Chapter
+from ddp_ladder.report.proposal import PARTS, Chapter
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import centre_file
 

@@ -9,7 +9,7 @@ from datetime import date
 from functools import cached_property
 
 from ddp_ladder import __version__
-from ddp_ladder.analysis.cost import kwh
+from ddp_ladder.analysis.decisions import kwh
 from ddp_ladder.common.formats import (
     UNKNOWN,
     capitalised,
@@ -23,8 +23,7 @@ from ddp_ladder.common.formats import (
     significant,
 )
 from ddp_ladder.ledger.entries import HOUR_S
-from ddp_ladder.plan.plan import unit_of
-from ddp_ladder.plan.units import Hours, HourUnit
+from ddp_ladder.plan.plan import Hours, HourUnit, unit_of
 from ddp_ladder.production.chain import clock
 from ddp_ladder.production.final import (
     CERTAIN,
@@ -41,8 +40,7 @@ from ddp_ladder.production.final import (
     young_s,
 )
 from ddp_ladder.production.planned import PlannedTraining
-from ddp_ladder.report.document import Block, Cell, Content, Document, Section, csv_text
-from ddp_ladder.report.rendering import as_html
+from ddp_ladder.report.document import Block, Cell, Content, Document, Section, as_html, csv_text
 
 COLUMNS = (
     "link", "job_id", "begun_at", "end", "cause", "gpu_hours", "node_hours", "gpu_energy_kwh", "carbon_kg",

@@ -19,14 +19,20 @@ from ddp_ladder.gates.verdict import GateFinding
 from ddp_ladder.production.planned import keep_planned
 from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
-from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text
+from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, csv_text
 from ddp_ladder.report.hours import per_million, planned
-from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, fit_figure, throughput_figure
+from ddp_ladder.report.plots import (
+    FOLDER,
+    attribution_figure,
+    draw_usage,
+    drawn,
+    efficiency_figure,
+    fit_figure,
+    throughput_figure,
+)
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.rendering import as_html, as_markdown
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
-from ddp_ladder.report.usage import FOLDER, draw_usage
 from ddp_ladder.report.view import ReportView, tokens_in_words
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 

@@ -10,11 +10,9 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from ddp_ladder.analysis.comparison import Comparison, compare_variants
-from ddp_ladder.analysis.cost import with_cost
-from ddp_ladder.analysis.decisions import Decision, decide, reference_series
+from ddp_ladder.analysis.decisions import Decision, decide, reference_series, with_cost
 from ddp_ladder.analysis.prediction import Prediction, outlooks
-from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
-from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, grouped, in_short, stage_name
 from ddp_ladder.gates.figures import (
     AGAINST_PLAIN,
     EFFICIENCY,

@@ -1,4 +1,4 @@
-"""Signals that end a scale's job, and the orderly end of its agents."""
+"""How a scale's job ends: its time, the warning to its ranks, signals, and the orderly end of its agents."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 
+import psutil
+
 from ddp_ladder.common.command import leave_lost_terminal
-from ddp_ladder.common.process import SIGNALS, Interrupted, ignored_from_the_start
+from ddp_ladder.common.process import SIGNALS, Interrupted, catches, ignored_from_the_start
 
 
 class AgentProcess(subprocess.Popen[bytes]):
@@ -91,3 +93,77 @@ def _end_agents(agents: Sequence[AgentProcess], within_s: float) -> None:
     for agent in bad:
         if not agent.have_ended(max(0.1, deadline_s - time.monotonic())):
             agent.kill()
+
+
+# --- The time that a job has for its runs, and that it needs to end them before Slurm does.
+
+
+GRACE_S = 20.0  # for a script that saves its state on SIGTERM; then everything is killed
+KILLED_S = 10.0  # for Slurm to end the tasks of a job step on all nodes after SIGKILL
+END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
+# Before Slurm ends the job, it has to end its agents, which may take all of END_S and KILLED_S, join the logs and write
+# the records, which takes long on a slow file system.
+WRITING_S = 20
+MARGIN_S = END_S + KILLED_S + WRITING_S
+
+
+def limits_s(runtime_s: float, slurm_s: float | None) -> tuple[float, float]:
+    """Return the time for the scale's runs, and the time for agents to end after SIGTERM.
+
+    slurm_s: until Slurm ends the job; None if it does not. If that is short, half of it is for the runs.
+    """
+    if slurm_s is None:
+        return runtime_s, END_S
+    margin_s = min(MARGIN_S, slurm_s / 2)
+    return min(runtime_s, slurm_s - margin_s), END_S * margin_s / MARGIN_S
+
+
+# --- The warning that a job is nearly over: SIGUSR1 to the ranks that have a handler for it, and to nothing else.
+# Slurm's own (--signal) goes to every process of a step: it ends a rank without a handler, torchrun ends its ranks at
+# it, and a worker of a loader that inherited the handler would save the state again. This one works without Slurm,
+# too.
+
+
+class TimedWarning:
+    """The warning to the ranks below this process, at a time."""
+
+    def __init__(self, at_s: float | None) -> None:
+        """at_s: unix time; None: there is none."""
+        self.warned: int | None = None  # the ranks that were signalled; None: it did not come
+        self._timer = None if at_s is None else threading.Timer(max(0.0, at_s - time.time()), self.warn)
+        self._once = threading.Lock()
+
+    def start(self) -> None:
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def warn(self) -> None:
+        """Signal the ranks, unless they have been: a script would save its state twice."""
+        if not self._once.acquire(blocking=False):
+            return
+        self.warned = 0
+        for process in psutil.Process().children():
+            for rank in _with_handler(process, is_rank=False):
+                with suppress(psutil.Error):
+                    rank.send_signal(signal.SIGUSR1)
+                    self.warned += 1
+
+
+def _with_handler(process: psutil.Process, is_rank: bool) -> Iterator[psutil.Process]:
+    """Yield the topmost processes with a handler of SIGUSR1 below each rank: workers of a loader inherit it.
+
+    is_rank: whether ``process`` is below a rank's first process, which may be a wrapper.
+    """
+    with suppress(psutil.Error, OSError):
+        below = process.children()
+        is_rank = is_rank or "RANK" in process.environ()
+        if is_rank and catches(process.pid, signal.SIGUSR1):
+            yield process
+            return
+        for child in below:
+            yield from _with_handler(child, is_rank)

@@ -36,8 +36,7 @@ from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, writ
 from ddp_ladder.records.witness import Witnesses
 from ddp_ladder.run.assembling import Assembler, Assembly
 from ddp_ladder.run.hangs import Stalls
-from ddp_ladder.run.interruption import raise_on_signals, running
-from ddp_ladder.run.limits import END_S, limits_s
+from ddp_ladder.run.interruption import END_S, limits_s, raise_on_signals, running
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf

@@ -16,7 +16,7 @@ from queue import Empty
 from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, write_json, writing
-from ddp_ladder.common.limits import start_allowance_s
+from ddp_ladder.common.process import start_allowance_s
 from ddp_ladder.node.wrapper import wrappers_of
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob

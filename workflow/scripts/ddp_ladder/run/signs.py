@@ -24,7 +24,7 @@ from ddp_ladder.common.files import (
     touched_s,
     write_json,
 )
-from ddp_ladder.common.limits import start_allowance_s
+from ddp_ladder.common.process import start_allowance_s
 from ddp_ladder.records.raw_models import AgentEnd, RunFile, SilentAgent
 from ddp_ladder.run.hangs import SUSPENDED_S, Files, look_interval_s
 

@@ -15,10 +15,16 @@ from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
-from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.keys import BatchRange, Settings, Slurm
-from ddp_ladder.settings.placeholders import expand, whole_number
-from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, batches
+from ddp_ladder.settings.terms import (
+    NUMBER_PLACEHOLDERS,
+    PLACEHOLDERS,
+    PLAIN_VARIANT,
+    REFERENCE_VARIANT,
+    batches,
+    expand,
+    whole_number,
+)
 from ddp_ladder.settings.yaml import KeyPath, YamlFile, shown
 
 # The launchers and ddp-ladder set these for each process; another value would break the process group.
@@ -119,14 +125,14 @@ def _texts(settings: Settings) -> Iterator[tuple[str, str, _Filled, Sequence[str
         is_prepare = path[-1] == "prepare"  # a script and its arguments, once for every scale
         if document is settings.config:
             for index, text in enumerate(words[is_prepare:], start=int(is_prepare)):
-                yield where(*path, index), text, expand, ("data_dir", "seed") if is_prepare else placeholders.NAMES
+                yield where(*path, index), text, expand, ("data_dir", "seed") if is_prepare else PLACEHOLDERS
     if workload.directory is not None:
-        yield where("workload", "directory"), workload.directory, expand, placeholders.NAMES
+        yield where("workload", "directory"), workload.directory, expand, PLACEHOLDERS
     if workload.samples_per_step is not None:
-        yield where("workload", "samples_per_step"), workload.samples_per_step, _samples, placeholders.NUMBERS
+        yield where("workload", "samples_per_step"), workload.samples_per_step, _samples, NUMBER_PLACEHOLDERS
     for document, path, env in environments(settings):
         for name, text in env.items():
-            yield document.where(*path, name), text, expand, placeholders.NAMES
+            yield document.where(*path, name), text, expand, PLACEHOLDERS
 
 
 def _samples(text: str, values: Mapping[str, object]) -> int:
@@ -158,7 +164,7 @@ def _values(settings: Settings) -> Iterator[tuple[str, dict[str, object]]]:
             "nodes": scale.nodes, "gpus_per_node": scale.gpus_per_node, "world_size": size,
             "lr": workload.lr, "threads_per_rank": settings.site.node.threads_per_rank, "data_dir": workload.data_dir,
         }  # fmt: skip
-        yield f"{mode}/{scale}", {**dict.fromkeys(placeholders.NAMES, "known"), **values}
+        yield f"{mode}/{scale}", {**dict.fromkeys(PLACEHOLDERS, "known"), **values}
 
 
 # The ladder

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from ddp_ladder_instrument.contract import WITNESS_STEPS
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.common.model import Several
+from ddp_ladder.common.process import start_allowance_s
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings import key_types as types
 from ddp_ladder.settings import terms
