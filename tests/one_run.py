@@ -26,6 +26,7 @@ from ddp_ladder.settings.terms import REHEARSAL
 from project_copy import ROOT
 
 LONG_S = 200.0  # nothing waits for it
+LAUNCHER = "srun"  # where a test names no other one: torchrun imports torch, too
 JOB = f"local-{os.getpid()}"  # of each pytest worker its own: runs of one job and name look for the same port first
 
 
@@ -64,12 +65,13 @@ class Here:
         script.write_text(text)
         plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
         shipped = next(job for job in plan.jobs if str(job.scale) == scale)
-        specs = tuple(shipped.runs[0].replace(script=str(script), **changes) for changes in runs)
+        usual = {"script": str(script), "launcher": LAUNCHER}
+        specs = tuple(shipped.runs[0].replace(**{**usual, **changes}) for changes in runs)
         job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=Preflight(enabled=False))
         return make_runs(plan, job, self.path, nodes or ThisMachine(JOB), time_s)
 
     def rehearsed(
-        self, text: str, *args: str, each_s: float = LONG_S, warn_before_s: float = LONG_S, launcher: str = "torchrun"
+        self, text: str, *args: str, each_s: float = LONG_S, warn_before_s: float = LONG_S, launcher: str = LAUNCHER
     ) -> Rehearsal:
         """Start a script twice, on two ranks; return what that shows. Without times, it sends itself the signal."""
         script = self.path / "train.py"

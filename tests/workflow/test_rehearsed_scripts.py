@@ -107,7 +107,7 @@ def rehearsed(here: Here, how: str, **options: Any) -> Rehearsal:
     ],
 )
 def test_a_script_that_saves_at_the_signal(here: Here, how: str, verdict: str, why: str) -> None:
-    found = rehearsed(here, how, launcher="srun")  # torchrun would import torch, too
+    found = rehearsed(here, how)
     assert (found.verdict, why in found.why) == (verdict, True), found
     loss = found.findings[-1].measured
     assert loss.startswith("loss printed: "), found

@@ -43,7 +43,7 @@ def test_each_script_passes_the_rehearsal(here: Here, name: str) -> None:
     (here.path / "how").write_text("signal signal")
     saved = here.path / "saved"
     saved.mkdir()
-    found = here.rehearsed(CUTS + SCRIPTS[name], str(saved), "1000")
+    found = here.rehearsed(CUTS + SCRIPTS[name], str(saved), "1000", launcher="torchrun")
     assert (found.verdict, "goes on where the first one ended" in found.why) == ("ok", True), found
 
 
