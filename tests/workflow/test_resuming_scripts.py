@@ -106,7 +106,7 @@ def check_final_report(chain: Path) -> None:
     for files, row in zip(packed, links, strict=True):
         training_s = [json.loads(files.read(f"ranks/rank{rank}.json"))["training_s"] for rank in range(2)]
         assert 0 < float(row["training_s"]) <= max(training_s)
-    parts = ("training_s", "checkpoints_s", "start_up_s", "preflight_s", "failures_s", "rest_s")
+    parts = ("training_s", "checkpoints_s", "start_up_s", "preflight_s", "made_again_s", "rest_s")
     for row in rows.values():
         if row["link"] != "planned":
             assert sum(float(row[part]) for part in parts) == pytest.approx(float(row["elapsed_s"]), rel=1e-4)

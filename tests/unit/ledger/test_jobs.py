@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.assembly import assemble
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.process import Interrupted
 from ddp_ladder.ledger import jobs
@@ -24,6 +25,7 @@ from ddp_ladder.ledger.jobs import (
     accounted,
     accounting_file,
     ask_sacct,
+    begun_at,
     job_files,
     ledger_of,
     starts_of,
@@ -180,8 +182,8 @@ def test_the_seconds_of_a_run_that_followed_its_batches_are_the_witness_s(result
     spec = make_specs(["1x2"], repeats=1)[0]
 
     def seconds(owner: str) -> float:
-        starts = starts_of(results, file, BEGUN_S + 100)
-        return ledger_of(results, file, starts, 110.0, 4, BEGUN_S + 100).seconds(owner)
+        starts = starts_of(RunRecords(results), begun_at(results, file.scale), file, BEGUN_S + 100)
+        return ledger_of(results, file, starts, (110.0, 4)).seconds(owner)
 
     idle_s = seconds(IDLE)
     run = write_run(results / "witness/default", spec)

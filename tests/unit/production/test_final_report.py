@@ -18,7 +18,7 @@ import final_report
 import numpy as np
 import pytest
 from ddp_ladder.analysis.decisions import Work
-from ddp_ladder.common.files import write_json
+from ddp_ladder.common.files import RunDirectory, read_json, write_json
 from ddp_ladder.common.formats import UNKNOWN, significant
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.ledger.jobs import update
@@ -43,7 +43,20 @@ from make_jobs import LINK, make_chain, write_job
 from make_live import progress_of
 from make_records import make_plan_of, make_record, make_spec, make_specs, repeated
 from make_results import make_results
-from make_runs import SAVED, STARTED_AT_S, edit, edit_agent, edit_rank, end_run, write_loop, write_run
+from make_runs import (
+    LOOP_AT_S,
+    SAVED,
+    STARTED_AT_S,
+    STARTUP_S,
+    edit,
+    edit_agent,
+    edit_part,
+    edit_phases,
+    edit_rank,
+    end_run,
+    write_loop,
+    write_run,
+)
 from make_usage import make_monitor_file, samples_text
 
 SPEC = make_spec("1x2", stage="production")
@@ -54,72 +67,154 @@ ENDING_S = 0.3  # from the last step to the end of a rank
 
 @dataclass(frozen=True)
 class Made:
-    """One link: its steps, the saves before some of them, and how it ends."""
+    """One link: its steps, the saves before some of them, and how it ends. Killed: its ranks leave no end."""
 
     step_s: float
-    steps: int
+    steps: int  # 0: it ended in its start-up
     saves: dict[int, float]  # before which step, how long
     end: str
+    beside: bool = False  # it saved in the background
+    begins_at: int = 0  # after so many steps of the training
+    gpus: int = 2  # that Slurm gave to it, where ranks use 2
+    clock_s: float = 0.0  # that of its host is wrong by
+    states: str = ""  # what its ranks show of them: steps of the optimizer, values of the parameters, nothing
 
     @property
-    def kept_steps(self) -> int:
-        return self.steps if self.end != "failed" else max(self.saves, default=1) - 1
+    def saved_steps(self) -> int:
+        """What it has saved, and the next link goes on from."""
+        return self.steps if self.end in ("saved", "complete") else max(self.saves, default=1) - 1
 
-    @property
-    def saving_s(self) -> float:
-        return sum(self.saves.values())
+    def owners_s(self, kept: int | None) -> dict[str, float]:
+        """Whose its seconds are from the end of the first step to the end of the ranks, if so many steps count."""
+        saves = {} if self.beside else self.saves
+        loop_s = (self.steps - 1) * self.step_s + sum(saves.values())
+        if not self.steps or kept is None:
+            return {"training": 0.0, "checkpoints": 0.0, "made again": 0.0}
+        if self.end == "killed":  # nothing tells a save from a step
+            part = max(0, kept - 1) / (self.steps - 1) if self.steps > 1 else 0.0
+            again_s = (1 - part) * loop_s + ENDING_S + 0.5 + AFTER_S
+            return {"training": part * loop_s, "checkpoints": 0.0, "made again": again_s if kept < self.steps else 0.0}
+        training_s = (max(1, kept) - 1) * self.step_s
+        saving_s = sum(seconds for k, seconds in saves.items() if k <= max(1, kept) + 1)
+        again_s = (loop_s - training_s - saving_s + ENDING_S) * (kept < self.steps)
+        return {"training": training_s, "checkpoints": saving_s, "made again": again_s}
 
-    @property
-    def kept_s(self) -> float:
-        """Between the end of the first step and that of the last one that was kept."""
-        return max(0, self.kept_steps - 1) * self.step_s
+    def state_at(self, steps: int) -> dict[str, Any] | None:
+        """What a rank shows of its state after so many steps of this link."""
+        at = self.begins_at + steps
+        known = {"steps": (at, []), "values": (None, [1.0 + at, 2.0 + at])}.get(self.states)
+        return {"optimizer_steps": known[0], "lr": [0.1], "values": known[1], "count": 2} if known else None
 
-    @property
-    def lost_s(self) -> float:
-        """From the last save, or the end of the first step, to the end of the ranks."""
-        return (self.steps - max(1, self.kept_steps)) * self.step_s + ENDING_S
+
+def kept_of(world: list[Made]) -> list[int | None]:
+    """How many steps of each link count: up to the state that a later link went on from, or what it has saved."""
+    kept: list[int | None] = []
+    for number, made in enumerate(world):
+        later = [each.begins_at - made.begins_at for each in world[number + 1 :] if each.steps]
+        shown = bool(later) and (made.states == "steps" or (made.states == "values" and later[0] == 0))
+        at = min([*later, made.steps]) if shown else made.saved_steps
+        is_known = shown or made.end != "killed" or not made.steps
+        kept.append(max(0, at) if is_known else None)
+    return kept
 
 
 @st.composite
-def links(draw: st.DrawFn, end: str) -> Made:
-    steps = draw(st.integers(6, 20))
-    at = draw(st.sets(st.integers(3, steps), max_size=3))
-    return Made(draw(st.floats(0.5, 3.0)), steps, {k: draw(st.floats(0.2, 5.0)) for k in sorted(at)}, end)
+def links(draw: st.DrawFn, end: str, states: str) -> Made:
+    steps = draw(st.integers(6, 20)) if end in ("saved", "complete") else draw(st.sampled_from([0, 1, 6, 13]))
+    at = draw(st.sets(st.integers(3, steps), max_size=3)) if steps > 2 else ()
+    return Made(
+        draw(st.floats(0.5, 3.0)),
+        steps,
+        {k: draw(st.floats(0.2, 5.0)) for k in sorted(at)},
+        end,
+        draw(st.booleans()),
+        gpus=draw(st.sampled_from([2, 4])),
+        clock_s=draw(st.sampled_from([0.0, 0.0, -2.6e6, 2.6e6])),
+        states=states,
+    )
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> list[Made]:
-    ends = draw(st.lists(st.sampled_from(["saved", "failed"]), max_size=3))
-    return [draw(links(end)) for end in [*ends, draw(st.sampled_from(["complete", "failed"]))]]
+    """Chains whose links may go on from any state that was saved, where their states show it, else from the last."""
+    states = draw(st.sampled_from(["steps", "values", ""]))
+    ends = draw(st.lists(st.sampled_from(["saved", "failed", "killed"]), max_size=3))
+    world, saved = [], [0]
+    for end in [*ends, draw(st.sampled_from(["complete", "failed", "killed"]))]:
+        begins_at = draw(st.sampled_from([*saved, *[saved[-1]] * 5])) if states == "steps" else saved[-1]
+        made = replace(draw(links(end, states)), begins_at=begins_at)
+        world.append(made)
+        if made.steps:
+            saved += [begins_at + k - 1 for k in made.saves]
+            saved.append(begins_at + made.saved_steps)
+    return world
 
 
-def write_link(directory: Path, number: int, made: Made, begun_s: float, *, is_last: bool) -> float:
-    """Write a link's run and its job; return when its job ended."""
+def write_link(directory: Path, number: int, made: Made, begun_s: float, *, is_last: bool, **job: Any) -> float:
+    """Write a link's run and its job; return when its job ended, by a clock that is right."""
+    job = {"job_id": str(number), "number": number, **job}
     run = write_run(directory, SPEC)
     run.record.unlink()
-    pauses = {"save": made.saves, "nothing": made.saves}
-    for rank, kind in enumerate(pauses):
-        of_rank = {k: (kind, s) for k, s in pauses[kind].items()}
-        ended_s = write_loop(run, rank, steps_s=[made.step_s] * made.steps, pauses=of_rank)
-    end_run(run, ended_s)
-    codes = {"saved": 75, "failed": 3, "complete": 0}
+    ended_s = LOOP_AT_S
     for rank in range(2):
-        edit_rank(run, rank, exit_code=codes[made.end])
+        kind = "save" if rank == 0 and not made.beside else "nothing"
+        paused = {} if made.beside else {k: (kind, s) for k, s in made.saves.items()}
+        if made.steps:
+            ended_s = write_loop(run, rank, steps_s=[made.step_s] * made.steps, pauses=paused)
+            states = {"first_state": made.state_at(0), "last_state": made.state_at(made.steps)}
+            edit_rank(run, rank, **states, exit_code={"saved": 75, "failed": 3, "killed": 3, "complete": 0}[made.end])
+        if made.beside and rank == 0 and made.steps:
+            begins_s = [(k - 2) * made.step_s for k in made.saves]
+            last_s = (made.steps - 1) * made.step_s
+            spans = [(s, min(s + took_s, last_s)) for s, took_s in zip(begins_s, made.saves.values(), strict=True)]
+            edit_phases(run, 0, saves_s=spans)
+            edit_part(
+                run, 0, "phases", saves={"count": len(spans), "seconds": 0, "aside_s": 1, "bytes": len(spans) * SAVED}
+            )
+    end_run(run, ended_s)
     if made.end == "failed":
         failed = {"rank": 1, "local_rank": 1, "pid": 7, "exit_code": 3, "ended_at_s": ended_s, "signal": None}
         edit_agent(run, 0, exit_code=1, failed_ranks=[failed])
-    for path in (run.run, run.ended, *run.ranks.glob("*.json"), *run.nodes.glob("*.json")):
-        edit(path, lambda file: file["job"].update(id=str(number), attempt=number))
-    moved_s = begun_s + BEFORE_S - STARTED_AT_S
-    edit(run.ended, lambda end: [end.update({key: end[key] + moved_s}) for key in ("started_at_s", "ended_at_s")])
+    moved_s = begun_s + made.clock_s + BEFORE_S - STARTED_AT_S
     ended_at_s = ended_s + 0.5 + moved_s + AFTER_S
-    write_job(directory, str(number), job_id=str(number), begun_at_s=begun_s, ended_at_s=ended_at_s, **LINK)
+    if made.end == "killed" or not made.steps:
+        lose_ranks(run, made, moved_s)
+    for path in (run.run, run.ended, *run.ranks.glob("*.json"), *run.nodes.glob("*.json")):
+        if path.exists():
+            edit(path, lambda file: file["job"].update(id=job["job_id"], attempt=number))
+    edit(run.run, lambda file: file.update(link=number))
+    if run.ended.exists():
+        edit(run.ended, lambda end: end.update({key: end[key] + moved_s for key in ("started_at_s", "ended_at_s")}))
+    times = {"begun_at_s": begun_s + made.clock_s, "ended_at_s": ended_at_s, "gpus_allocated": made.gpus}
+    write_job(directory, str(number), **times, **LINK, **job)
     if not is_last:
         attempt = run.attempts / str(number)
         attempt.mkdir(parents=True)
-        for name in ("run.json", "ended.json", "ranks", "nodes"):
-            (run.path / name).rename(attempt / name)
-    return ended_at_s
+        for name in ("run.json", "ended.json", "ranks", "nodes", "progress.json"):
+            if (run.path / name).exists():
+                (run.path / name).rename(attempt / name)
+    return ended_at_s - made.clock_s
+
+
+def lose_ranks(run: RunDirectory, made: Made, moved_s: float) -> None:
+    """Leave what ranks leave that were killed with their job, or that ended in their start-up."""
+    first = read_json(run.ranks / "rank0.json")
+    common = {key: first[key] for key in ("spec_hash", "job")}
+    for path in run.ranks.iterdir():
+        path.unlink()
+    if made.end == "killed":
+        run.ended.unlink()
+    if not made.steps:
+        return
+    if state := made.state_at(0):
+        for rank in range(2):
+            write_json(
+                run.ranks / f"rank{rank}.first.json", {"schema_version": 1, **common, "rank": rank, "state": state}
+            )
+    pauses_s = 0 if made.beside else sum(made.saves.values())
+    elapsed_s = (made.steps - 1) * made.step_s + pauses_s
+    progress = {"step": made.steps, "saves": len(made.saves), "samples_per_s": None, "elapsed_s": elapsed_s}
+    write_json(run.progress, {**progress, "updated_at_s": LOOP_AT_S + elapsed_s + moved_s})
 
 
 def begin_chain(results: Path) -> Path:
@@ -129,52 +224,59 @@ def begin_chain(results: Path) -> Path:
     return directory
 
 
-def write_world(results: Path, world: list[Made]) -> tuple[Campaign, list[float]]:
+def write_world(results: Path, world: list[Made], **job: Any) -> tuple[Campaign, list[float]]:
     """Write a chain; return it as it is read, and the seconds that its links held."""
     directory, begun_s, held_s = begin_chain(results), STARTED_AT_S, []
     for number, made in enumerate(world, start=1):
-        ended_s = write_link(directory, number, made, begun_s, is_last=number == len(world))
+        ended_s = write_link(directory, number, made, begun_s, is_last=number == len(world), **job)
         held_s.append(ended_s - begun_s)
         begun_s = ended_s + 60
     update(directory)
     return read_campaign(results, time.time()), held_s
 
 
-@settings(deadline=None, max_examples=12)
-@given(worlds())
-def test_the_figures_are_those_of_the_world(world: list[Made]) -> None:
+@settings(deadline=None, max_examples=25)
+@given(worlds(), st.booleans())
+def test_the_figures_are_those_of_the_world(world: list[Made], in_allocation: bool) -> None:
+    """Kills at any moment, lost files, wrong clocks, several links in one allocation, nodes held whole."""
+    job = {"in_allocation": True, "job_id": "9"} if in_allocation else {}
     with TemporaryDirectory() as directory:
-        campaign, held_s = write_world(Path(directory), world)
+        campaign, held_s = write_world(Path(directory), world, **job)
         report = FinalReport(campaign, date(2026, 11, 28))
         rows = {row["link"]: row for row in csv.DictReader(io.StringIO(report.csv))}
         text = as_markdown(report.document)
-    near = 2e-3  # ends of steps are kept in milliseconds
-    samples = sum(made.kept_steps * SPEC.global_batch for made in world)
-    kept_s, saving_s = sum(made.kept_s for made in world), sum(made.saving_s for made in world)
-    assert campaign.used.gpus == pytest.approx(2 * sum(held_s) / 3600)
+        keep_links(Path(directory) / "production", [each.link for each in campaign.links])
+        assert read_campaign(Path(directory), time.time()).used == campaign.used
+    near, kept = 3e-3, kept_of(world)  # ends of steps are kept in milliseconds
+    samples = [None if steps is None else steps * SPEC.global_batch for steps in kept]
+    for each, made, steps, wanted, took_s in zip(campaign.links, world, kept, samples, held_s, strict=True):
+        assert each.samples == (None if wanted is None else pytest.approx(wanted)), made
+        owners_s = made.owners_s(steps)
+        assert {part: each.parts_s[part] for part in owners_s} == pytest.approx(owners_s, abs=near * 9), made
+        assert sum(each.parts_s.values()) == pytest.approx(took_s)
+        assert each.parts_s["start-up"] >= (STARTUP_S if made.steps else AFTER_S)
+    known = sum(filter(None, samples))
+    assert campaign.used.gpus == pytest.approx(sum(made.gpus * s for made, s in zip(world, held_s, strict=True)) / 3600)
     assert campaign.used.nodes == pytest.approx(sum(held_s) / 3600)
-    assert campaign.samples == pytest.approx(samples)
-    assert campaign.parts_s["training"] == pytest.approx(kept_s, abs=near * len(world))
-    assert campaign.parts_s["checkpoints"] == pytest.approx(saving_s, abs=near * 9)
-    assert campaign.parts_s["failures"] == pytest.approx(
-        sum(made.lost_s for made in world if made.end == "failed"), abs=near * 3 * len(world)
-    )
-    assert sum(campaign.parts_s.values()) == pytest.approx(sum(held_s))
-    assert campaign.efficiency == pytest.approx(samples / sum(held_s) / PROMISED, rel=5e-3, abs=1e-9)
+    assert (campaign.samples or 0) == pytest.approx(known)
+    if campaign.samples is not None:
+        assert campaign.efficiency == pytest.approx(known / sum(held_s) / PROMISED, rel=5e-3, abs=1e-9)
     saves = campaign.checkpoints
-    assert (saves.count, saves.bytes) == (sum(len(made.saves) for made in world), SAVED * saves.count)
-    failures = sum(made.end == "failed" for made in world)
+    seen = [made for made in world if made.end != "killed" and made.steps]
+    assert (saves.count or 0, saves.bytes or 0) == (n := sum(len(made.saves) for made in seen), SAVED * n)
+    failures = sum(made.end in ("failed", "killed") for made in world)
     if failures:
         assert saves.between_failures_s == pytest.approx(sum(held_s) / failures)
     else:
         assert saves.between_failures_s is None
-        if saves.count:
+        if saves.each_s:
             assert "Mean time between failures: unknown; none was seen" in text
     assert float(rows["all"]["gpu_hours"]) == pytest.approx(campaign.used.gpus, rel=1e-5)
-    assert [rows[str(k)]["end"] for k in range(1, len(world) + 1)] == [made.end for made in world]
-    for column in ("gpu_hours", "training_s", "checkpoints_s", "failures_s", "samples_kept", "saves"):
-        each = [float(row[column]) for name, row in rows.items() if name.isdecimal()]
-        assert sum(each) == pytest.approx(float(rows["all"][column]), rel=1e-4, abs=1e-6)
+    ends = [made.end.replace("killed", "failed") if made.steps else "failed" for made in world]
+    assert [rows[str(k)]["end"] for k in range(1, len(world) + 1)] == ends
+    for column in ("gpu_hours", "training_s", "checkpoints_s", "made_again_s", "samples_kept", "saves"):
+        each_row = [float(row[column] or 0) for name, row in rows.items() if name.isdecimal()]
+        assert sum(each_row) == pytest.approx(float(rows["all"][column] or 0), rel=1e-4, abs=1e-6)
 
 
 @given(st.floats(1, 600), st.floats(600, 1e6))
@@ -329,8 +431,7 @@ def test_a_killed_link_holds_at_most_until_the_next_one_begins_and_what_it_kept_
     campaign = read_campaign(tmp_path, STARTED_AT_S + 1e6)
     killed, last = campaign.links
     assert killed.elapsed_s == pytest.approx(last.link.begun_at_s - killed.link.begun_at_s)
-    assert killed.kept is None
-    assert killed.parts_s["failures"] == pytest.approx(killed.elapsed_s)
+    assert killed.samples is None
     assert "at least " in FinalReport(campaign, date(2026, 11, 28)).headline.lower()
 
 
@@ -383,7 +484,7 @@ def test_training_after_which_the_script_began_anew_is_not_kept_and_a_doubtful_r
     edit(tmp_path / "production/jobs/1x2/1.json", lambda file: file["row"].update(queue_wait_s=125.0))
     campaign = read_campaign(tmp_path, STARTED_AT_S + 1e6)
     assert campaign.samples == pytest.approx(8 * SPEC.global_batch)
-    assert campaign.links[0].parts_s["failures"] == pytest.approx(5 + 2 + ENDING_S, abs=0.01)
+    assert campaign.links[0].parts_s["made again"] == pytest.approx(5 + 2 + ENDING_S, abs=0.01)
     report = FinalReport(campaign, date(2026, 11, 28))
     assert "with a doubtful result (different parameters)" in report.headline
     text = as_markdown(report.document)

@@ -6,7 +6,7 @@ The owners of a run's seconds are in its record (``measuring.owners``); here are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.measuring.owners import COMPUTATION, NO_TRAINING, NOT_TOLD_APART, OWNERS
@@ -87,19 +87,11 @@ class Ledger:
         return math.fsum(entry.seconds for entry in self.entries if entry.owner in owners)
 
     def gpu_hours(self, *owners: str) -> float:
-        """Return the hours of the GPUs that these owners held, as a centre bills them; without owners: of all."""
-        of = [entry for entry in self.entries if entry.owner in owners or not owners]
-        return math.fsum(entry.seconds * entry.gpus_allocated / HOUR_S for entry in of)
+        """Return the hours of the GPUs that were held for these owners, as a centre bills them."""
+        return math.fsum(each.seconds * each.gpus_allocated / HOUR_S for each in self.entries if each.owner in owners)
 
     @property
     def samples(self) -> float | None:
         """Return the samples that were kept; None if no entry knows them."""
         known = [entry.samples for entry in self.entries if entry.samples is not None]
         return math.fsum(known) if known else None
-
-    @classmethod
-    def together(cls, ledgers: Iterable[Ledger]) -> Ledger:
-        """Return the ledger of several jobs."""
-        known = [*ledgers]
-        entries = tuple(entry for each in known for entry in each.entries)
-        return cls(math.fsum(each.elapsed_s for each in known), entries)

@@ -12,9 +12,9 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
@@ -25,12 +25,13 @@ from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, 
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Version1
 from ddp_ladder.common.process import Interrupted
-from ddp_ladder.ledger.entries import HOUR_S, PREFLIGHT, TRAINING, WITNESS, Ledger, RunShare
+from ddp_ladder.ledger.entries import ALL_OWNERS, HOUR_S, PREFLIGHT, TRAINING, WITNESS, Ledger, RunShare
 from ddp_ladder.measuring.owners import END, LAUNCHER, NOT_TOLD_APART, PROFILE, STARTUP
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.plan.witness import place_of
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
+from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import Progress, RunEnd, RunFile, read_progress, read_run_file
 from ddp_ladder.records.record import Failure, Record
@@ -344,20 +345,38 @@ def _accounted(line: Mapping[str, str]) -> Accounted | None:
 class Start:
     """One start of a run's script, as its files tell of it."""
 
+    directory: RunDirectory
     run: RunFile
     record: Record
-    ended: RunEnd | None  # None: it ended with its job
-    progress: Progress | None  # of rank 0, the last one
+    ended: RunEnd | None = None  # None: it ended with its job
+    progress: Progress | None = None  # of rank 0, the last one
 
     @classmethod
     def read(cls, records: RunRecords, directory: RunDirectory, run: RunFile) -> Start:
         """Read it. Raises OSError or ValueError."""
-        ended, progress = None, None
+        start = cls(directory, run, records.stored_or_assembled(directory))
         with suppress(OSError, ValueError):
-            ended = of_run(run, RunEnd, directory.ended)
+            start = replace(start, ended=of_run(run, RunEnd, directory.ended))
         with suppress(OSError, ValueError):
-            progress = read_progress(directory.progress)
-        return cls(run, records.stored_or_assembled(directory), ended, progress)
+            start = replace(start, progress=read_progress(directory.progress))
+        return start
+
+    @property
+    def steps(self) -> int | None:
+        """Return how many steps its ranks made; None if they are not known, or only its log tells of them.
+
+        Of ranks that were killed the progress tells, which is there from the first step on.
+        """
+        record = self.record
+        steps = max((rank.steps for rank in record.ranks), default=None)
+        if steps is None and record.spec.instrument and record.spec.throughput_regex is None:
+            files = (
+                (f"metrics{rank}.jsonl", agent) for agent in self.run.all_agents for rank in self.run.ranks_of(agent)
+            )
+            content = RawContent(self.directory)
+            is_reported = any(content.has(self.directory.ranks / name, agent) for name, agent in files)
+            return self.progress.step if self.progress else None if is_reported else 0  # by the program itself
+        return None if steps == 0 and record.throughput is not None else steps
 
     def is_of(self, file: JobFile, end_s: float) -> bool:
         """Return True if a job made it. Several starts in one allocation have the same job id, and differ in times."""
@@ -367,10 +386,7 @@ class Start:
         return file.had_at(at_s, end_s)
 
     def owners_s(self, wall_s: float, end_s: float) -> Mapping[str, float]:
-        """Return whose its seconds are; empty if nothing tells it. wall_s: what it took. end_s: unix time of its end.
-
-        Of ranks that were killed the progress tells, which is there from the first step on.
-        """
+        """Return whose its seconds are; empty: not known. wall_s: what it took. end_s: unix time of its end."""
         record, progress = self.record, self.progress
         if record.owners_s:
             return record.owners_s
@@ -381,20 +397,26 @@ class Start:
             loop_s = min(progress.elapsed_s, wall_s)
             after_s = min(max(0.0, end_s - progress.updated_at_s), wall_s - loop_s)
             return {STARTUP: wall_s - loop_s - after_s, NOT_TOLD_APART: loop_s, END: after_s}
-        is_silent = not record.spec.instrument or record.spec.throughput_regex is not None
-        return {} if is_silent or any(rank.steps for rank in record.ranks) else {STARTUP: wall_s}
+        return {STARTUP: wall_s} if self.steps == 0 else {}
+
+    def share(self, wall_s: float, end_s: float) -> RunShare:
+        """Return what it has of its job's time."""
+        samples = sum(rank.samples for rank in self.record.ranks) or None
+        return RunShare(self.record.spec.name, self.owners_s(wall_s, end_s), samples)
 
 
-def starts_of(results: Path, file: JobFile, end_s: float) -> list[Start]:
-    """Return the starts of scripts that a job made, oldest first."""
-    records, found = RunRecords(results), []
-    for path in sorted((results / "runs").glob(f"*/*/{file.scale}/r*")):
+Begun = Sequence[tuple[RunDirectory, RunFile]]
+"""The runs that were begun at a scale, each start of their scripts."""
+
+
+def begun_at(results: Path, scale: str) -> Begun:
+    """Return the starts of all runs of a scale."""
+    found = []
+    for path in sorted((results / "runs").glob(f"*/*/{scale}/r*")):
         for directory in map(RunDirectory, (*sorted(path.glob("attempts/*")), path)):
             with suppress(OSError, ValueError):
-                run = read_run_file(directory)
-                if run.job.id == file.job_id and (start := Start.read(records, directory, run)).is_of(file, end_s):
-                    found.append(start)
-    return sorted(found, key=lambda start: start.ended.started_at_s if start.ended else math.inf)
+                found.append((directory, read_run_file(directory)))
+    return found
 
 
 def _witness_runs_s(results: Path, file: JobFile, end_s: float) -> Iterator[float]:
@@ -406,25 +428,35 @@ def _witness_runs_s(results: Path, file: JobFile, end_s: float) -> Iterator[floa
                 yield ended.wall_s
 
 
+def starts_of(records: RunRecords, begun: Begun, file: JobFile, end_s: float) -> list[Start]:
+    """Return the starts of a job, oldest first. end_s: its end, by its own clock."""
+    found = []
+    for directory, run in begun:
+        if run.job.id == file.job_id:
+            with suppress(OSError, ValueError):
+                found.append(Start.read(records, directory, run))
+    own = (start for start in found if start.is_of(file, end_s))
+    return sorted(own, key=lambda start: start.ended.started_at_s if start.ended else math.inf)
+
+
+Share = Callable[[Start, float, float], RunShare]
+
+
 def ledger_of(
-    results: Path, file: JobFile, starts: Sequence[Start], elapsed_s: float, gpus: int, end_s: float
+    results: Path, file: JobFile, starts: Sequence[Start], held: tuple[float, int], share: Share = Start.share
 ) -> Ledger:
-    """Return the ledger of a job that held so many GPUs for so long. end_s: its end, by its own clock."""
-    preflight_s, left_s, shares = 0.0, elapsed_s, []
+    """Return the ledger of a job. held: for how long, and how many GPUs. share: of a start, as ``Start.share``."""
+    elapsed_s, gpus = held
+    preflight_s, end_s = file.row.preflight_s if file.row else 0.0, file.begun_at_s + elapsed_s
     with suppress(OSError, ValueError):
         preflight = result_of(results, file.scale)
         if preflight and preflight.job.id == file.job_id and file.had_at(preflight.started_at_s, end_s):
             preflight_s = preflight.took_s
     followed_s = math.fsum(_witness_runs_s(results, file, end_s))
-    left_s -= preflight_s + followed_s + math.fsum(start.ended.wall_s for start in starts if start.ended)
+    left_s = elapsed_s - preflight_s - followed_s - math.fsum(start.ended.wall_s for start in starts if start.ended)
+    ends = [(e.wall_s, e.ended_at_s) if (e := start.ended) else (max(0.0, left_s), end_s) for start in starts]
+    shares = [share(start, *end) for start, end in zip(starts, ends, strict=True)]
     shares += [RunShare("", {WITNESS: followed_s})] if followed_s else []
-    for start in starts:
-        if start.ended:
-            owners_s = start.owners_s(start.ended.wall_s, start.ended.ended_at_s)
-        else:
-            owners_s, left_s = start.owners_s(max(0.0, left_s), end_s), 0.0
-        samples = sum(rank.samples for rank in start.record.ranks) or None
-        shares.append(RunShare(start.record.spec.name, owners_s, samples))
     return Ledger.of_job(file.job_id, elapsed_s, (gpus, file.gpus), preflight_s, shares)
 
 
@@ -485,8 +517,8 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
     """Return the row of a job that is over. name: of its file. known: sacct's figures, or its own."""
     end_s = file.ended_at_s or end_s
     gpus = known["gpus"] or file.gpus_allocated or file.gpus
-    starts = starts_of(results, file, end_s)
-    ledger = ledger_of(results, file, starts, known["elapsed_s"], gpus, end_s)
+    starts = starts_of(RunRecords(results), begun_at(results, file.scale), file, end_s)
+    ledger = ledger_of(results, file, starts, (known["elapsed_s"], gpus))
     same = {key: getattr(file, key) for key in ("kind", "stage", "scale", "specs", "runs_planned")}
     counted = [start for start in starts if start.ended and not start.record.spec.is_plain]
     training_s = ledger.seconds(*TRAINING)
@@ -500,7 +532,7 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
         training_s=training_s,
         launcher_s=ledger.seconds(LAUNCHER),
         end_s=ledger.seconds(END, PROFILE),
-        gpu_hours_held=ledger.gpu_hours(),
+        gpu_hours_held=ledger.gpu_hours(*ALL_OWNERS),
         gpu_hours_training=training_s * file.gpus / HOUR_S,
     )
 

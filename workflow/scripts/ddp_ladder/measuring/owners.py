@@ -55,9 +55,16 @@ def owners_of(raw: RawRun, step: StepParts | None) -> dict[str, float]:
 
     raw: after ``without_waits``, so that a wait for a rank that validates alone is in no step. step: splits the steps.
     """
+    if raw.ended is None or raw.reads_log or not raw.has_all_ranks:
+        return {}
+    return owners_of_ranks(raw, step, raw.ended.wall_s)
+
+
+def owners_of_ranks(raw: RawRun, step: StepParts | None, wall_s: float) -> dict[str, float]:
+    """Return the seconds of each owner by the ranks that left files. wall_s: what the run took."""
     pauses = [pauses_of(files) for files in raw.ranks.values()]
     known = [each for each in pauses if each is not None]
-    if raw.ended is None or raw.reads_log or not raw.has_all_ranks or len(known) < len(pauses):
+    if not known or len(known) < len(pauses):
         return {}
     slowest = int(np.argmax([each.rows_s.sum() for each in known]))
     files, own = [*raw.ranks.values()][slowest], known[slowest]
@@ -69,7 +76,7 @@ def owners_of(raw: RawRun, step: StepParts | None) -> dict[str, float]:
     loop_s = _loop(own, known, files.end.phases.epoch_steps if files.end.phases else ())
     in_steps_s = _split(loop_s.pop(COMPUTATION), step)
     in_rank_s = startup_s + float((own.rows_s + own.idle_s).sum()) + after_s
-    found = {LAUNCHER: max(0.0, raw.ended.wall_s - in_rank_s), STARTUP: startup_s, **in_steps_s}
+    found = {LAUNCHER: max(0.0, wall_s - in_rank_s), STARTUP: startup_s, **in_steps_s}
     for part in (loop_s, ending_s):
         found.update({name: found.get(name, 0.0) + seconds for name, seconds in part.items()})
     return {name: max(0.0, found[name]) for name in OWNERS if name in found and (found[name] or name != PROFILE)}
@@ -116,8 +123,7 @@ def _loop(own: Pauses, ranks: Sequence[Pauses], epoch_steps: Sequence[int]) -> d
     validating_s, saving_s = (
         _longest([getattr(each, name) for each in ranks], len(own.rows_s)) for name in ("validating_s", "saving_s")
     )
-    is_calm = (validating_s + saving_s) == 0
-    room_s = np.maximum(own.rows_s - (usual_s(own.rows_s, own.size, is_calm) if is_calm.any() else 0.0), 0.0)
+    room_s = np.maximum(own.rows_s - usual_s(own.rows_s, own.size, (validating_s + saving_s) == 0), 0.0)
     beside = [np.minimum(validating_s, own.idle_s)]
     beside.append(np.minimum(saving_s, own.idle_s - beside[0]))
     inside = [np.minimum(validating_s - beside[0], room_s)]

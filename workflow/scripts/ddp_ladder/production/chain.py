@@ -25,9 +25,9 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
 from ddp_ladder.common.process import SIGNALS
 from ddp_ladder.ledger.entries import HOUR_S
-from ddp_ladder.ledger.jobs import JobFile, in_order, job_files
+from ddp_ladder.ledger.jobs import JobFile, Start, in_order, job_files
+from ddp_ladder.ledger.resumption import resumptions
 from ddp_ladder.plan.plan import Hours, HourUnit, Plan, RunSpec, ScaleJob, read_plan, unit_of
-from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Job, Progress, SlowFile, read_progress, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
@@ -301,6 +301,12 @@ class _Start:
     def job(self) -> Job | None:
         return self.record.job
 
+    @property
+    def steps(self) -> int | None:
+        """Return how many steps its ranks made; None: not known."""
+        assert self.raw is not None
+        return Start(self.raw.directory, self.raw.run, self.record, self.raw.ended, _progress(self.raw)).steps
+
 
 def _starts(records: RunRecords, spec: RunSpec, after: int) -> Sequence[_Start]:
     """Return the starts of the script after so many, oldest first, as far as their files can be read."""
@@ -373,7 +379,7 @@ def _link(
         attempt=last.job.attempt,
         failure=_killed(file, last.record.failure),
         doubt=_doubt(last.record, end),
-        steps=_steps(last),
+        steps=last.steps,
         saves=_saves(last.raw) if last.raw else None,
         is_anew=starts[0].is_anew,
         slow=_slow(last.raw.directory, file.job_id) if last.raw else None,
@@ -399,22 +405,6 @@ def _slow(directory: RunDirectory, job_id: str) -> SlowFile | None:
         run = read_run_file(directory)
         return of_run(run, SlowFile, directory.slow) if run.job.id == job_id else None
     return None
-
-
-def _steps(start: _Start) -> int | None:
-    """Return how many steps its ranks made; None if they are not known, or only its log tells of them.
-
-    Of ranks that were killed the progress tells, which is there from the first step on.
-    """
-    record, raw = start.record, start.raw
-    steps = max((rank.steps for rank in record.ranks), default=None)
-    if steps is None and raw is not None and record.spec.instrument and record.spec.throughput_regex is None:
-        if progress := _progress(raw):
-            return progress.step
-        files = ((f"metrics{rank}.jsonl", agent) for agent in raw.run.all_agents for rank in raw.run.ranks_of(agent))
-        is_reported = any(raw.content.has(raw.directory.ranks / name, agent) for name, agent in files)
-        return None if is_reported else 0  # by the program itself
-    return None if steps == 0 and record.throughput is not None else steps
 
 
 def _saves(raw: RawRun) -> int | None:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -22,45 +21,38 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.ledger.entries import HOUR_S
-from ddp_ladder.ledger.jobs import JobFile, JobRow, job_files
+from ddp_ladder.ledger import entries
+from ddp_ladder.ledger.entries import ALL_OWNERS, HOUR_S, IDLE, MADE_AGAIN, PREFLIGHT, WITNESS, Ledger, RunShare
+from ddp_ladder.ledger.jobs import JobFile, Start, begun_at, job_files, ledger_of, starts_of
+from ddp_ladder.ledger.kept import Later, share_of
 from ddp_ladder.measuring.node_usage import read_node_samples
+from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, SAVING, STARTUP
 from ddp_ladder.nodes.usage import energy_of_gpus_j
-from ddp_ladder.plan.plan import Hours, RunSpec, ScaleJob, Units
+from ddp_ladder.plan.plan import Hours, ScaleJob, Units
 from ddp_ladder.production.chain import Chain, Link, chain_directory, completed, read_chain, read_chain_plan, read_links
 from ddp_ladder.production.planned import Planned, read_planned
 from ddp_ladder.production.slower import TABLE, read_windows
-from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
-from ddp_ladder.records.raw_models import read_run_file
+from ddp_ladder.records.raw_files import RawRun, read_raw_run
 from ddp_ladder.records.record import Record, Saves
 from ddp_ladder.slurm.lock import Lock, look
 
-PREFLIGHT, STARTUP, TRAINING, CHECKPOINTS = "preflight", "start-up", "training", "checkpoints"
-FAILURES, REST = "failures", "rest"
-PARTS: Mapping[str, str] = {
-    TRAINING: "steps that the training kept, with validations",
-    CHECKPOINTS: "in which the training waited for a save",
-    STARTUP: "launcher and set-up, imports, until the end of the first step",
-    PREFLIGHT: "test of the nodes before the script starts",
-    FAILURES: "after the last save of a link that failed or reached its time limit, and what a script began anew",
-    REST: "end of the script, and what is in no run of a link",
+TRAINING, CHECKPOINTS, REST = "training", "checkpoints", "rest"
+PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    TRAINING: (
+        tuple(owner for owner in entries.TRAINING if owner != SAVING),
+        "steps that the training kept, with validations",
+    ),
+    CHECKPOINTS: ((SAVING,), "in which the training waited for a save"),
+    STARTUP: ((LAUNCHER, STARTUP), "launcher and set-up, imports, until the end of the first step"),
+    PREFLIGHT: ((PREFLIGHT,), ALL_OWNERS[PREFLIGHT]),
+    MADE_AGAIN: ((MADE_AGAIN,), "after the state from which a later link went on"),
+    REST: ((WITNESS, END, PROFILE, IDLE), "end of the script, and what is in no run of a link, or not known"),
 }
-"""The parts of the time that links held their nodes, with what each has."""
+"""The parts of the time that links held their nodes: the owners of their seconds, and what each has."""
 UNKEPT = ("failed", "time limit")  # ends after which the next link begins at the last save
 CERTAIN = 0.95
-ROUNDED_S = 1e-3  # of the ends of steps
-
 Figures = NDArray[np.float64]
-Start = tuple[RawRun, Record]
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What the next link, or the result, has of a link's training."""
-
-    seconds: float  # from the end of the first step, without saves
-    saving_s: float
-    samples: float
+Kept = Mapping[RunDirectory, tuple[RawRun, int | None]]
 
 
 @dataclass(frozen=True)
@@ -68,17 +60,35 @@ class LinkUse:
     """One link with what it used. None: not known."""
 
     link: Link
-    elapsed_s: float
     hours: Hours
-    queue_wait_s: float | None
-    parts_s: Mapping[str, float]  # PARTS, which add up to elapsed_s; empty: not known, or it goes on
-    kept: Kept | None
-    saves: Saves | None
-    gpu_energy_j: float | None
+    queue_wait_s: float | None = None
+    ledger: Ledger | None = None  # it goes on
+    saves: Saves | None = None
+    saving_s: float | None = None  # that the training waited for saves, also for those after what it kept
+    gpu_energy_j: float | None = None
 
     @property
     def has_ended(self) -> bool:
         return self.link.end != "running"
+
+    @property
+    def elapsed_s(self) -> float:
+        return HOUR_S * self.link.hours / self.link.gpus
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """Return the seconds of each part, which add up to those that it held its nodes; empty if it goes on."""
+        return {part: self.ledger.seconds(*owners) for part, (owners, _) in PARTS.items()} if self.ledger else {}
+
+    @property
+    def samples(self) -> float | None:
+        """Return what the next link, or the result, has of its samples."""
+        return 0.0 if self.link.steps == 0 else self.ledger.samples if self.ledger else None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        training_s = self.parts_s.get(TRAINING)
+        return self.samples / training_s if self.samples is not None and training_s else None
 
 
 @dataclass(frozen=True)
@@ -123,24 +133,29 @@ class Campaign:
 
     @cached_property
     def parts_s(self) -> dict[str, float]:
-        """Return the seconds of each part, of the links that know them."""
-        return {part: math.fsum(each.parts_s.get(part, 0.0) for each in self.ended) for part in PARTS}
+        """Return the seconds of each part."""
+        return {part: math.fsum(each.parts_s[part] for each in self.ended) for part in PARTS}
+
+    @property
+    def gpu_hours(self) -> dict[str, float]:
+        """Return the hours of the GPUs that the links held, of each part."""
+        ledgers = [each.ledger for each in self.ended if each.ledger]
+        return {part: math.fsum(each.gpu_hours(*owners) for each in ledgers) for part, (owners, _) in PARTS.items()}
 
     @property
     def samples(self) -> float | None:
         """Return the samples that the training kept; None if no link knows them."""
-        return known_sum(each.kept.samples for each in self.ended if each.kept)
+        return known_sum(each.samples for each in self.ended)
 
     @property
     def samples_per_s(self) -> float | None:
         """Return the mean rate of the training that was kept, with validations."""
-        seconds = math.fsum(each.kept.seconds for each in self.ended if each.kept)
-        return None if self.samples is None or not seconds else self.samples / seconds
+        return self.samples / self.parts_s[TRAINING] if self.samples is not None and self.parts_s[TRAINING] else None
 
     @property
     def training_share(self) -> float | None:
         """Return which share of the held time is training that was kept."""
-        known = any(each.kept for each in self.ended) and self.held_s > 0
+        known = self.samples is not None and self.held_s > 0
         return self.parts_s[TRAINING] / self.held_s if known else None
 
     @property
@@ -152,7 +167,7 @@ class Campaign:
     @property
     def without_kept(self) -> tuple[LinkUse, ...]:
         """Return the links of which nothing says what the training kept: shares and sums are too low by theirs."""
-        return tuple(each for each in self.ended if each.kept is None)
+        return tuple(each for each in self.ended if each.samples is None)
 
     @property
     def gpu_energy_kwh(self) -> float | None:
@@ -176,7 +191,7 @@ class Campaign:
         sizes = [each.bytes for each in saves]
         return Checkpoints(
             count=sum(each.count for each in saves) if saves else None,
-            seconds=known_sum(each.seconds for each in saves),
+            seconds=known_sum(each.saving_s for each in known),
             bytes=None if None in sizes or not sizes else sum(filter(None, sizes)),
             training_s=math.fsum(each.parts_s[part] for each in known for part in (TRAINING, CHECKPOINTS)),
             failures=self.failures,
@@ -242,7 +257,7 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
     """Read a chain, also while a link runs. results: of the ladder. Raises UserError if no link has begun."""
     directory = chain_directory(results)
     chain, plan = read_chain(directory), read_chain_plan(directory)
-    (job,), records = plan.jobs, RunRecords(directory)
+    (job,) = plan.jobs
     lock = look(Lock.of_scale(directory, chain.scale, ""))
     links = read_links(directory, plan, now_s, lock.holder.job_id if lock and lock.is_alive else None)
     if not links:
@@ -254,10 +269,7 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
         chain=chain,
         job=job,
         site=plan.site,
-        links=tuple(
-            _use(link, following, files[link.begun_at_s], chain, _start(records, job.runs[0], link))
-            for link, following in zip_longest(links, links[1:])
-        ),
+        links=_uses(directory, links, [files[link.begun_at_s] for link in links], chain.scale),
         held=read_held(directory / TABLE),
         planned=read_planned(results),
         units=plan.units,
@@ -265,104 +277,46 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
     )
 
 
-def _use(link: Link, following: Link | None, file: JobFile, chain: Chain, start: Start | None) -> LinkUse:
-    """Return what a link used. start: its last one of the script; None: it made none, or goes on."""
-    wall_hours = link.hours / link.gpus
-    is_lost = following is not None and following.is_anew
-    if link.steps == 0 or is_lost:
-        kept: Kept | None = Kept(0.0, 0.0, 0.0)
-    else:
-        kept = kept_of(link, start, file.row) if start else None
-    return LinkUse(
-        link=link,
-        elapsed_s=HOUR_S * wall_hours,
-        hours=Hours.held(wall_hours, file.nodes, link.gpus),
-        queue_wait_s=file.row.queue_wait_s if file.row else None,
-        parts_s={}
-        if link.end == "running"
-        else parts_of(file.row, HOUR_S * wall_hours, kept, is_lost or link.end in UNKEPT),
-        kept=kept,
-        saves=start[1].saves if start else None,
-        gpu_energy_j=_energy_j(start) if start else None,
-    )
+def _uses(directory: Path, links: Sequence[Link], files: Sequence[JobFile], scale: str) -> tuple[LinkUse, ...]:
+    """Return what each link used. The last one is read first: it shows what counts of those before it."""
+    records, begun, later, is_anew = RunRecords(directory), begun_at(directory, scale), Later(), False
+    uses = []
+    for link, file in reversed([*zip(links, files, strict=True)]):
+        elapsed_s = HOUR_S * link.hours / link.gpus
+        end_s = file.ended_at_s or file.begun_at_s + elapsed_s
+        starts, kept = starts_of(records, begun, file, end_s), dict[RunDirectory, tuple[RawRun, int | None]]()
+        for start in reversed(starts):
+            raw = read_raw_run(start.directory)
+            steps = later.kept_steps(raw, start.steps, in_order=link.end not in UNKEPT)
+            kept[start.directory] = raw, 0 if is_anew else steps
+            later, is_anew = later.before(raw), False
+        is_anew = is_anew or link.is_anew
+
+        def share(start: Start, wall_s: float, end_s: float, kept: Kept = kept) -> RunShare:
+            return share_of(start, *kept[start.directory], wall_s, end_s)
+
+        last = starts[-1] if starts else None
+        goes_on = link.end == "running"
+        saves = last.record.saves if last and not goes_on else None
+        uses.append(
+            LinkUse(
+                link=link,
+                hours=Hours.held(link.hours / link.gpus, file.nodes, link.gpus),
+                queue_wait_s=file.row.queue_wait_s if file.row else None,
+                ledger=None if goes_on else ledger_of(directory, file, starts, (elapsed_s, link.gpus), share),
+                saves=saves,
+                saving_s=last.record.owners_s.get(SAVING, saves.seconds) if last and saves else None,
+                gpu_energy_j=_energy_j(kept[last.directory][0], last.record) if last and not goes_on else None,
+            )
+        )
+    return tuple(reversed(uses))
 
 
-def _start(records: RunRecords, spec: RunSpec, link: Link) -> Start | None:
-    """Return the raw files and the record of a link's last start."""
-    last = records.directory(spec)
-    for directory in (last, RunDirectory(last.attempts / str(link.attempt))):
-        with suppress(OSError, ValueError):
-            if read_run_file(directory).job.attempt == link.attempt:
-                return read_raw_run(directory), records.stored_or_assembled(directory)
-    return None
-
-
-def kept_of(link: Link, start: Start, row: JobRow | None) -> Kept | None:
-    """Return what was kept of a link's training; None if nothing says it.
-
-    The times are those of the rank with the most saves. The samples of ranks without files are taken for those of the
-    others, which is so in data parallel training but for the last steps.
-    """
-    raw, saves = start[0], start[1].saves
-    known = [rank for rank in raw.ranks.values() if rank.end.phases and len(rank.steps.size)]
-    known = [rank for rank in known if rank.steps.ended_at_s is not None]
-    if not known:
-        return None
-    saver = max(known, key=lambda rank: len(_saves_s(rank)))
-    until_s = math.inf
-    if link.end in UNKEPT:
-        if not _saves_s(saver) and not raw.has_all_ranks:
-            return None  # the rank that saves may be the one that left nothing
-        until_s = max((end_s for _, end_s in _saves_s(saver)), default=-math.inf)
-    ends_s = saver.steps.ended_at_s
-    assert ends_s is not None
-    first_s, last_s = float(ends_s[0]), min(float(ends_s[-1]), until_s)
-    saving_s = math.fsum(max(0.0, min(end, last_s) - max(begin, first_s)) for begin, end in _saves_s(saver))
-    if link.end not in UNKEPT and row is not None and row.training_s:
-        last_s = first_s + row.training_s  # of the slowest rank, with what it saved after the last step
-        saving_s = saves.seconds if saves else saving_s
-    seconds = max(0.0, last_s - first_s - saving_s)
-    samples = math.fsum(_samples_until(rank, until_s) for rank in known) / len(known) * raw.spec.world_size
-    return Kept(seconds, saving_s, samples)
-
-
-def _saves_s(rank: RankFiles) -> Sequence[tuple[float, float]]:
-    return rank.end.phases.saves_s if rank.end.phases else ()
-
-
-def _samples_until(rank: RankFiles, until_s: float) -> float:
-    """Return the samples of the steps that a rank had ended by a time; within a row its steps are equally long."""
-    steps = rank.steps
-    assert steps.ended_at_s is not None
-    since_s = until_s + ROUNDED_S - (steps.ended_at_s - steps.step_time_s)
-    ended = np.floor(np.clip(since_s / steps.step_time_s, 0.0, 1.0) * steps.size)
-    return float((ended * steps.samples / steps.size).sum())
-
-
-def parts_of(row: JobRow | None, elapsed_s: float, kept: Kept | None, is_unkept: bool) -> dict[str, float]:
-    """Return where the time of a link went: PARTS, which add up to elapsed_s. is_unkept: its end is made again."""
-    known = {
-        TRAINING: kept.seconds if kept else 0.0,
-        CHECKPOINTS: kept.saving_s if kept else 0.0,
-        PREFLIGHT: row.preflight_s if row else 0.0,
-        STARTUP: row.startup_s + row.launcher_s if row else 0.0,
-    }
-    if is_unkept:
-        of_script_s = row.training_s + row.end_s - known[TRAINING] - known[CHECKPOINTS] if row else 0.0
-        known[FAILURES] = of_script_s if row and row.training_s else math.inf  # all of a link that shows no training
-    parts, left_s = dict.fromkeys(PARTS, 0.0), elapsed_s
-    for part, seconds in known.items():  # Slurm rounds the whole to seconds
-        parts[part] = min(max(0.0, seconds), left_s)
-        left_s -= parts[part]
-    return {**parts, REST: left_s}
-
-
-def _energy_j(start: Start) -> float | None:
+def _energy_j(raw: RawRun, record: Record) -> float | None:
     """Return the energy of the GPUs that trained, over all samples of a link; None if one is not known."""
-    raw, usage = start[0], start[1].usage
-    if usage is None:
+    if record.usage is None:
         return None
-    used = {node.node_rank: {gpu.index for gpu in node.used_gpus} for node in usage.nodes}
+    used = {node.node_rank: {gpu.index for gpu in node.used_gpus} for node in record.usage.nodes}
     with suppress(OSError, ValueError):
         nodes, _ = read_node_samples(raw)
         joules = [energy_of_gpus_j(samples, used.get(node, set())) for node, samples in nodes.items()]

@@ -18,8 +18,8 @@ from ddp_ladder.common.files import file_text
 from ddp_ladder.common.formats import count, rank_numbers, significant
 from ddp_ladder.common.messages import Finding, Severity
 from ddp_ladder.common.model import Model, Several
+from ddp_ladder.ledger.resumption import GOOD, Kind, Resumption, resumptions
 from ddp_ladder.production.chain import End, end_of
-from ddp_ladder.production.resumption import GOOD, Kind, Resumption, resumptions
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import TrainingState, read_progress
 from ddp_ladder.records.record import Failure

@@ -22,16 +22,14 @@ from ddp_ladder.common.formats import (
     share,
     significant,
 )
-from ddp_ladder.ledger.entries import HOUR_S
+from ddp_ladder.ledger.entries import MADE_AGAIN, PREFLIGHT
+from ddp_ladder.measuring.owners import STARTUP
 from ddp_ladder.plan.plan import Hours, HourUnit, unit_of
 from ddp_ladder.production.chain import clock
 from ddp_ladder.production.final import (
     CERTAIN,
     CHECKPOINTS,
-    FAILURES,
     PARTS,
-    PREFLIGHT,
-    STARTUP,
     TRAINING,
     UNKEPT,
     Campaign,
@@ -42,9 +40,10 @@ from ddp_ladder.production.final import (
 from ddp_ladder.production.planned import PlannedTraining
 from ddp_ladder.report.document import Block, Cell, Content, Document, Section, as_html, csv_text
 
+OF_PARTS = {part: f"{part.replace('-', '_').replace(' ', '_')}_s" for part in PARTS}  # columns
 COLUMNS = (
     "link", "job_id", "begun_at", "end", "cause", "gpu_hours", "node_hours", "gpu_energy_kwh", "carbon_kg",
-    "queue_wait_s", "elapsed_s", *(f"{part.replace('-', '_')}_s" for part in PARTS), "steps", "samples_kept",
+    "queue_wait_s", "elapsed_s", *OF_PARTS.values(), "steps", "samples_kept",
     "samples_per_s", "samples_per_s_median", "samples_per_s_worst_hour", "saves", "saves_s", "saved_bytes",
     "training_share", "efficiency",
 )  # fmt: skip
@@ -194,13 +193,13 @@ class FinalReport:
 
     def _time(self) -> Iterator[Block]:
         campaign = self.campaign
-        held_s, gpus = campaign.held_s, campaign.chain.gpus
+        held_s, gpu_hours = campaign.held_s, campaign.gpu_hours
         yield Block(
             name="Where the time went",
             headings=("part", *map(_right, ("time", f"{self.unit} h", "share")), "what it is"),
             rows=tuple(
-                (part, *map(_right, (span(s), significant(gpus * s / HOUR_S), _part(share, s, held_s))), what)
-                for (part, what), s in zip(PARTS.items(), campaign.parts_s.values(), strict=True)
+                (part, *map(_right, (span(s), significant(gpu_hours[part]), _part(share, s, held_s))), PARTS[part][1])
+                for part, s in campaign.parts_s.items()
             ),
         )
         yield Block(items=tuple(map(_sentence, self._beside())), style="notes")
@@ -266,7 +265,7 @@ class FinalReport:
         yield f"the interval that loses the least is at least {span(young)} by Young, {span(daly)} by Daly"
 
     def _links(self) -> Block:
-        shown = (TRAINING, CHECKPOINTS, STARTUP, PREFLIGHT, FAILURES)
+        shown = (TRAINING, CHECKPOINTS, STARTUP, PREFLIGHT, MADE_AGAIN)
         headings = ("link", "job", "begin", f"{self.unit} h", "queue", *shown, "end")
         return Block(
             name="Links",
@@ -325,7 +324,7 @@ class FinalReport:
         ends = [each for each in self.campaign.ended if each.link.end in UNKEPT]
         yield f"Of the held time {self._share_of(STARTUP, PREFLIGHT)} went to start-up and tests of the nodes"
         yield f"{self._share_of(CHECKPOINTS)} to checkpoints"
-        lost = f"{self._share_of(FAILURES)} to work that had to be repeated"
+        lost = f"{self._share_of(MADE_AGAIN)} to work that had to be repeated"
         yield f"and {lost} after {count(len(ends), 'job')} that ended without a final save" if ends else f"and {lost}"
 
     def _share_of(self, *parts: str) -> str:
@@ -362,7 +361,7 @@ class FinalReport:
         }
 
     def _link_row(self, use: LinkUse) -> Row:
-        link, kept = use.link, use.kept
+        link = use.link
         return {
             "link": link.number,
             "job_id": link.job_id,
@@ -375,10 +374,10 @@ class FinalReport:
             "elapsed_s": use.elapsed_s,
             **_parts(use.parts_s),
             "steps": link.steps,
-            "samples_kept": kept and kept.samples,
-            "samples_per_s": kept.samples / kept.seconds if kept and kept.seconds else None,
+            "samples_kept": use.samples,
+            "samples_per_s": use.samples_per_s,
             "saves": use.saves and use.saves.count,
-            "saves_s": use.saves and use.saves.seconds,
+            "saves_s": use.saving_s,
             "saved_bytes": use.saves and use.saves.bytes,
         }
 
@@ -409,7 +408,7 @@ def _held(hours: Hours) -> Row:
 
 
 def _parts(parts_s: Mapping[str, float]) -> Row:
-    return {f"{part.replace('-', '_')}_s": seconds for part, seconds in parts_s.items()}
+    return {OF_PARTS[part]: seconds for part, seconds in parts_s.items()}
 
 
 def _part(shown: Callable[[float], str], value: float | None, whole: float | None) -> str:
