@@ -71,14 +71,13 @@ def script(directory: Path, text: str, name: str = "train.py") -> Path:
     return path
 
 
-def run_json(directory: Path, warn_at_s: float | None = None, **measure: Any) -> Path:
+def run_json(directory: Path, warn_at_s: float | None = None, is_witness: bool = False, **measure: Any) -> Path:
     """warn_at_s: of a link of a chain."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "run.json"
     limits = {"warmup_steps": 5, "min_steps": 5, "max_steps": None, "max_seconds": None, **measure}
-    path.write_text(
-        json.dumps({"spec_hash": SPEC_HASH, "job": JOB, "spec": limits, "hang": {}, "warn_at_s": warn_at_s})
-    )
+    of_run = {"hang": {}, "warn_at_s": warn_at_s, "is_witness": is_witness}
+    path.write_text(json.dumps({"spec_hash": SPEC_HASH, "job": JOB, "spec": limits, **of_run}))
     return path
 
 

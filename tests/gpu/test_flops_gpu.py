@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from ddp_ladder.analysis.utilisation import peaks
+from ddp_ladder_instrument.contract import WITNESS
 from ddp_ladder_probe.matrix_rate import rates
 from instrument_support import run, script
 
@@ -34,10 +36,10 @@ AMP = f"with torch.autocast('cuda', torch.bfloat16): {PLAIN}"
 @pytest.mark.parametrize(("forward", "precision"), [(PLAIN, "tf32"), (AMP, "bf16")])
 def test_the_backward_pass_is_counted_in_its_thread(tmp_path: Path, forward: str, precision: str) -> None:
     program = script(tmp_path, TRAIN.replace("AUTOCAST", forward))
-    done = run(tmp_path, program, warmup_steps=8, count_flops=True)
+    done = run(tmp_path, program, is_witness=True)
     assert done.code == 0, done.err
-    found = done.rank()["flops"]
-    assert found["why"] is None
+    found = json.loads((tmp_path / "run/ranks" / WITNESS.format(0)).read_text())["flops"]
+    assert "why" not in found
     assert found["forward"] == LAYERS * PRODUCT
     assert found["backward"] == (2 * LAYERS - 1) * PRODUCT
     assert found["precisions"] == {precision: 1.0}

@@ -1,4 +1,4 @@
-"""A run with measure.profile_steps or count_flops in the job of a scale: its record, and the traces."""
+"""A run with measure.profile_steps in the job of a scale: its record, and the traces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import json
 
 from one_run import Here
-from project_copy import LOOP, loop_with
+from project_copy import loop_with
 
 TRAIN = loop_with("time.sleep(0.03 * (dist.get_rank() == 0))")
 LIMITS = {"warmup_steps": 2, "min_steps": 6, "max_steps": 14, "profile_steps": 3}
@@ -23,20 +23,3 @@ def test_the_traces_of_all_ranks_are_kept(here: Here) -> None:
         steps = [each for each in events if each["name"].startswith("ProfilerStep#")]
         assert len(steps) == 3
         assert sum(each["dur"] for each in steps) * 1e-6 > 3 * 0.03
-
-
-def test_the_record_of_the_first_scale_has_its_flops(here: Here) -> None:
-    record = here.run(LOOP, "1x1", args=("16",), env={})
-    assert record.status == "ok", record.failure
-    assert record.flops is not None
-    assert (record.flops.forward, record.flops.backward) == (2 * (64 * 256 + 256), 2 * (64 * 256 + 2 * 256))
-
-
-def test_flops_that_differ_between_steps_are_a_remark(here: Here) -> None:
-    twice = "model(inputs).sum().backward() if len(times) % 2 else None; times.append(1)"
-    uneven = loop_with(twice).replace("for epoch", "times = []\nfor epoch")
-    record = here.run(uneven, "1x1", args=("16",), env={})
-    assert record.status == "ok", record.failure
-    assert [remark.what for remark in record.remarks if remark.name == "flops"] == [
-        "the FLOPs per sample of 5 steps differ by 62 %: TFLOP/s is as uncertain"
-    ]

@@ -1,7 +1,8 @@
-"""FLOPs of a step: against counts by hand, and the loops and kernels for which there is no count."""
+"""FLOPs that a witness counts: against counts by hand, and the kernels for which there is no count."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from ddp_ladder_instrument import flops
-from ddp_ladder_instrument.recorder import Recorder
+from ddp_ladder_instrument.contract import WITNESS
+from ddp_ladder_instrument.testimony import Step
 from instrument_support import python_named
 from scripts_support import run
-from torch.utils._python_dispatch import TorchDispatchMode
 from warm import Warm
 
 MACS_OF_RESNET50 = 4.089e9  # at 224 x 224, as published with torchvision's weights
@@ -34,20 +36,24 @@ def warm(request: pytest.FixtureRequest) -> Iterator[Warm]:
     process.close()
 
 
-def counted(warm: Warm, directory: Path, model: str, loop: str = "plain", code: int = 0) -> dict[str, Any]:
-    done = run(warm, directory, "models.py", model, loop, ranks=1, warmup_steps=8, count_flops=True)
-    assert done.ranks[0].code == code, done.ranks[0].err
-    found: dict[str, Any] = done.ran.rank()["flops"]
+def counted(warm: Warm, directory: Path, *line: str, ranks: int = 1) -> dict[str, Any]:
+    done = run(warm, directory, *line, ranks=ranks, is_witness=True)
+    assert done.ranks[0].code == 0, done.ranks[0].err
+    found: dict[str, Any] = json.loads((directory / "run/ranks" / WITNESS.format(0)).read_text())["flops"]
     return found
+
+
+def of_model(warm: Warm, directory: Path, model: str, loop: str = "plain") -> dict[str, Any]:
+    return counted(warm, directory, "models.py", model, loop)
 
 
 def test_resnet50_has_the_published_flops(warm: Warm, tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
-    found = counted(warm, tmp_path, "resnet50")
+    found = of_model(warm, tmp_path, "resnet50")
     assert found["forward"] == pytest.approx(2 * MACS_OF_RESNET50, rel=0.02)
     assert found["backward"] == pytest.approx(2 * (2 * MACS_OF_RESNET50 - FIRST_LAYER), rel=0.02)
     assert found["precisions"] == {"fp32": 1.0}
-    assert (found["steps"], found["spread"]) == (flops.STEPS, 0.0)
+    assert (found["steps"], found["spread"]) == (10, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -65,36 +71,35 @@ def test_resnet50_has_the_published_flops(warm: Warm, tmp_path: Path) -> None:
 def test_flops_are_those_counted_by_hand(
     warm: Warm, tmp_path: Path, model: str, forward: float, backward: float, recomputed: float
 ) -> None:
-    found = counted(warm, tmp_path, model)
+    found = of_model(warm, tmp_path, model)
     assert found["forward"] == pytest.approx(2 * forward, rel=0.02)
     assert found["backward"] == pytest.approx(2 * backward, rel=0.02)
     assert found["recomputed"] == pytest.approx(2 * recomputed, rel=0.02)
 
 
-def test_what_else_a_step_does_is_counted(warm: Warm, tmp_path: Path) -> None:
-    plain, taught = (counted(warm, tmp_path / loop, "mlp", loop) for loop in ("plain", "teacher"))
+def test_what_else_a_step_does_is_counted_and_a_validation_is_not(warm: Warm, tmp_path: Path) -> None:
+    loops = ("plain", "teacher", "autocast", "lengths", "compiled")
+    plain, taught, half, lengths, compiled = (of_model(warm, tmp_path / loop, "mlp", loop) for loop in loops)
     assert taught["forward"] == 2 * plain["forward"]
     assert taught["backward"] == plain["backward"]
-    half = counted(warm, tmp_path / "autocast", "mlp", "autocast")
     assert (half["forward"], half["precisions"]) == (plain["forward"], {"bf16": 1.0})
-    lengths = counted(warm, tmp_path / "lengths", "mlp", "lengths")
-    assert (lengths["steps"], lengths["forward"]) == (4, 1.5 * plain["forward"])  # every second one is twice as long
+    assert lengths["forward"] == 1.5 * plain["forward"]  # every second one is twice as long
     assert lengths["spread"] > 0.4
+    assert compiled == plain  # it runs eagerly
+    validated = counted(warm, tmp_path / "validated", "validate.py", "--where", "inside", "--grad", "grad")
+    assert (validated["forward"], validated["backward"]) == (2 * (32 + 24), 2 * (32 + 2 * 24))
 
 
 @pytest.mark.parametrize(
     ("model", "loop", "why"),
     [
-        ("mlp", "compiled", flops.COMPILED),
         ("mlp", "kernel", "hide their products: ours::doubled"),
-        ("mlp", "validates", flops.NO_STEPS),
-        ("mlp", "uneven", flops.UNEVEN),
         ("mlp", "very long", "too much for a mean"),
         ("recurrent", "plain", "rnn_layer"),
     ],
 )
 def test_what_cannot_be_counted_is_said(warm: Warm, tmp_path: Path, model: str, loop: str, why: str) -> None:
-    found = counted(warm, tmp_path, model, loop)
+    found = of_model(warm, tmp_path, model, loop)
     assert why in found["why"]
     assert "forward" not in found
 
@@ -104,59 +109,31 @@ def test_what_cannot_be_counted_is_said(warm: Warm, tmp_path: Path, model: str, 
     [
         ("gan.py same", 2 * (12 + 6 + 6 + 12 + 6), 2 * (6 + 6 + 6 + 6 + 12)),
         ("gan.py twice", 2 * (2 * (12 + 6 + 6) + 12 + 6), 2 * (2 * (6 + 6) + 6 + 6 + 12)),
-        ("gan.py own", None, None),  # one of the two optimizers steps at every fifth step
         ("amp.py foreach", 8, 8),  # with steps that GradScaler skips
     ],
 )
-def test_loops(warm: Warm, tmp_path: Path, line: str, forward: float | None, backward: float | None) -> None:
-    done = run(warm, tmp_path, *line.split(), ranks=2, warmup_steps=8, count_flops=True)
-    found = done.ran.rank()["flops"]
-    assert (found.get("forward"), found.get("backward")) == (forward, backward)
-    assert found.get("why") == (flops.UNEVEN if forward is None else None)
-    assert done.ran.rank(1)["flops"] is None
+def test_loops(warm: Warm, tmp_path: Path, line: str, forward: float, backward: float) -> None:
+    found = counted(warm, tmp_path, *line.split(), ranks=2)
+    assert (found.get("forward"), found.get("backward")) == (forward, backward), found
 
 
-def test_neither_an_error_nor_a_forked_worker_keeps_the_counter(warm: Warm, tmp_path: Path) -> None:
-    assert counted(warm, tmp_path / "forks", "mlp", "forks")["steps"] == flops.STEPS
-    assert counted(warm, tmp_path / "fails", "mlp", "fails", code=1)["steps"] == 2
-
-
-def test_without_a_warmup_nothing_is_counted(warm: Warm, tmp_path: Path) -> None:
-    done = run(warm, tmp_path, "models.py", "mlp", "plain", ranks=1, warmup_steps=2, count_flops=True)
-    assert done.ran.rank()["flops"] == {"why": flops.SHORT_WARMUP}
-
-
-def test_kernels_of_triton_are_seen_only_while_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_nothing_shows_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     class Kernel:
         __name__ = "fused_loss"
 
         def run(self, x: int) -> int:
             return x + 1
 
+    def why_not(launch: bool) -> str:
+        counter, mm, x = flops.BatchFlops(), torch.ops.aten.mm.default, torch.ones(2, 2)
+        counter.add(mm, (x, x), {}, mm(x, x), {0})
+        if launch:
+            assert Kernel().run(1) == 2
+        return counter.summary([Step(0, {0: 2}, frozenset())]).get("why", "")
+
     original = Kernel.run
-    flops.formulas()  # imports the real module
     monkeypatch.setitem(sys.modules, "triton.runtime.jit", SimpleNamespace(JITFunction=Kernel))
-    counter = flops.FlopCounter()
-    assert Kernel().run(1) == 2
-    counter.stop()
-    assert [*counter.uncounted] == ["Triton's fused_loss"]
+    assert (why_not(False), why_not(True)) == ("", "kernels that hide their products: Triton's fused_loss")
     assert Kernel.run is original
-
-
-def test_what_would_spoil_the_count_or_the_run_is_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def why(clock: Recorder) -> str | None:
-        clock.count_flops = lambda step: 0
-        counted = flops.StepFlops(clock, warmup_steps=10)
-        assert clock.count_at == 5
-        clock.count_at = clock.count_flops(5)
-        counted.stop()
-        return counted.why
-
-    assert why(Recorder()) is None
-    replays = Recorder()
-    replays.machine.replays = 1
-    assert why(replays) == flops.GRAPHS
-    with TorchDispatchMode():  # type: ignore[no-untyped-call]
-        assert why(Recorder()) == flops.MODE
     monkeypatch.setitem(sys.modules, "flash_attn_2_cuda", SimpleNamespace())
-    assert why(Recorder()) == "flash_attn_2_cuda has kernels that hide their products"
+    assert why_not(False) == "flash_attn_2_cuda has kernels that hide their products"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from ddp_ladder_instrument.contract import WITNESS
 from scripts_support import check, run, warmed
 from warm import Warm
 
@@ -17,11 +19,21 @@ ACCELERATED = [f"hf_accelerate.py {how}" for how in ("shard", "split")]
 
 @pytest.mark.parametrize("line", [*TRAINERS, *ACCELERATED])
 def test_framework(warm: Warm, tmp_path: Path, line: str) -> None:
-    measured = check(warm, tmp_path, *line.split(), ranks=2, count_flops=True)
+    measured = check(warm, tmp_path, *line.split(), ranks=2)
     assert [measured.ran.rank(rank)["loader"]["shards"] for rank in (0, 1)] == [True, True]
     assert measured.ran.rank()["loader"]["set_epoch_called"] in (True, None)
-    if "trainer" in line:  # of a linear layer with four inputs
-        assert [measured.ran.rank()["flops"][phase] for phase in ("forward", "backward")] == [8, 8]
+
+
+@pytest.mark.parametrize("line", TRAINERS)
+def test_framework_is_followed(warm: Warm, tmp_path: Path, line: str) -> None:
+    followed = run(warm, tmp_path, *line.split(), ranks=2, is_witness=True)
+    for rank in (0, 1):
+        told = json.loads((tmp_path / "run/ranks" / WITNESS.format(rank)).read_text())
+        rows = followed.ran.rows(rank)
+        assert [row["samples"] for row in rows] == followed.tally(rank)["samples"]
+        assert told["samples"] == [row["samples"] + row["padding_samples"] for row in rows]
+        assert not told["not_followed"]
+        assert [told["flops"][phase] for phase in ("forward", "backward")] == [8, 8]  # a linear layer with four inputs
 
 
 @pytest.mark.parametrize("line", TRAINERS)

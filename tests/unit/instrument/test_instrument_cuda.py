@@ -254,7 +254,7 @@ def test_the_training_ends_when_the_device_does(
     run_json(tmp_path, profile_steps=profiled)
     settings = read_run_settings({"DDP_LADDER_RUN": str(tmp_path / "run.json")})
     measured = Measurement(settings, Program("train.py", False, ()), time.time())
-    measured.observer = SimpleNamespace(device=torch.device("cuda", 1), flops=None)  # type: ignore[assignment]
+    measured.observer = SimpleNamespace(device=torch.device("cuda", 1))  # type: ignore[assignment]
     monkeypatch.setattr(measured.profiled, "_step", lambda: None)
     measured.recorder.begin()
     measured.recorder.after_step(device, (), {})

@@ -4,11 +4,13 @@ as torch keeps them for the whole process.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from ddp_ladder_instrument import accelerator, flops
+from ddp_ladder_instrument.contract import WITNESS
 from instrument_support import INSTRUMENT, NEWEST, python_named, run, run_plainly, script
 
 ON_CUDA = f"""
@@ -61,10 +63,10 @@ TRAIN = """
 
 
 def test_a_script_with_new_settings_keeps_its_flops(tmp_path: Path) -> None:
-    record = run(tmp_path, script(tmp_path, TRAIN), python=NEWEST, count_flops=True).rank()
+    record = run(tmp_path, script(tmp_path, TRAIN), python=NEWEST, is_witness=True).rank()
     assert record["fingerprint"]["float32_products"] == "medium"
     assert record["not_measured"] == []
-    assert record["flops"]["forward"] == 2 * 8 * 8
+    assert json.loads((tmp_path / "run/ranks" / WITNESS.format(0)).read_text())["flops"]["forward"] == 2 * 8 * 8
 
 
 def test_flops_of_an_unread_precision_are_kept_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

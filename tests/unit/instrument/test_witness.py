@@ -168,6 +168,7 @@ def test_an_own_run_says_what_became_of_its_batches(tmp_path: Path, torch: str) 
     assert "was followed through 100 steps, and ended with exit code 0" in err
     assert re.search(r"trains +/\S+:10: 100 batches, 400 samples; trained on: all, 400 samples; 1 a step", err)
     assert re.search(r"does not train /\S+:14( \(called at /\S+:14\))?: 10 batches, 40 samples\n", err)
+    assert "FLOPs          3.2e-08 GFLOP per sample" in err  # 2 x 8 forward, and as many for the weights
     assert "samples/s" not in err  # nothing is timed
     assert [(place["passes"], place["passes_that_train"]) for place in whole["places"]] == [(2, 2), (2, 0)]
     longer, out, err = told("9")

@@ -106,3 +106,27 @@ def test_a_number_in_the_settings_is_compared_with_it(tmp_path: Path) -> None:
             f"the number of samples is doubtful: they are what workload.samples_per_step says, and {LEAVES_OUT}",
         )
     ]
+
+
+def test_flops_are_those_of_the_witness_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x1", count_flops=True))
+    counted = {
+        "forward": 8.0,
+        "backward": 16.0,
+        "recomputed": 0.0,
+        "precisions": {"fp32": 1.0},
+        "steps": 20,
+        "spread": 0.3,
+    }
+    witness: dict[str, Any] = {"status": "witnessed", "places": [], "flops": counted}
+    edit(run.run, lambda data: data.update(witness=witness))
+    record = assemble(run)
+    assert record.flops is not None
+    assert record.flops.of_model == 24.0
+    assert [remark.what for remark in record.remarks if remark.name == "flops"] == [
+        "the FLOPs per sample of the witness run's batches differ by 30 %: TFLOP/s is as uncertain"
+    ]
+    edit(run.run, lambda data: data.update(witness={"status": "off", "why": "measure.witness_steps is off"}))
+    why = assemble(run).flops
+    assert why is not None
+    assert why.why == "they are counted in a witness run: measure.witness_steps is off"

@@ -22,7 +22,7 @@ may set environment variables before it does.
     judgement      from the judged log and the facts beside it to the fields of the end record
     samplers *     facts about a DataLoader and its samplers: shards, order, padding
     batch_sizes *  the number of samples in a batch, digests of the first ones
-    flops *        the FLOPs of some steps of the warm-up
+    flops *        the FLOPs of what a witness sees
     witness *      which drawn batches change a parameter: an own run that is asked to follows each of them
     places         the lines of a script that draw batches
     testimony      what a witness has seen, as the content of its file and in words

@@ -124,7 +124,6 @@ class RunSettings:
     device: str | None = None
     launched_at_s: float | None = None  # Unix time
     profile_steps: int = 0
-    count_flops: bool = False
     secrets: tuple[str, ...] = ()  # names of variables that hold one
     is_own: bool = False  # the ladder did not start the run
     is_wrapped: bool = False  # another program than the launcher may have started this rank
@@ -153,11 +152,11 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             device=measure.get("device"),
             launched_at_s=float(launched_at_s) if launched_at_s else None,
             profile_steps=int(measure.get("profile_steps") or 0),
-            count_flops=bool(measure.get("count_flops")),
             secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == FROM_ENVIRONMENT),
             memory_mb=data.get("memory_mb"),
             is_link=data.get("warn_at_s") is not None,
             is_wrapped=bool(measure.get("wrapper")),
+            is_witness=bool(data.get("is_witness")),
             never_train=_never_train(data.get("witness") or {}),
             is_witness=bool(data.get("is_witness")),
         )

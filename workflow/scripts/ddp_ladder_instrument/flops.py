@@ -1,12 +1,9 @@
-"""The FLOPs of training steps, counted from the shapes of the operators that torch dispatches.
+"""The FLOPs of a training, from the shapes of the operators that a witness sees.
 
-Some steps of the warm-up are counted, which no figure contains: a script may have none after the measured ones. They
-are several, so that it shows if steps differ; then more are counted, up to the end of the warm-up. Matrix products and
-convolutions count, as in torch.utils.flop_counter, whose formulas are used; attention counts in full also where it is
-causal. What recomputes activations in the backward pass (torch.utils.checkpoint, or a function of the script's own) is
-kept apart, as it is no work of the model.
-
-Nothing is counted where that could change the run, or where kernels hide their products; the record then says why.
+Matrix products and convolutions count, by the formulas of torch.utils.flop_counter; attention counts in full also
+where it is causal. Each operator is of the batches that its inputs depend on, so that what is done with batches that
+train nothing is left out. What recomputes activations in the backward pass (torch.utils.checkpoint, or a function of
+the script's own) is kept apart, as it is no work of the model. Where kernels hide their products, that is said.
 """
 
 from __future__ import annotations
@@ -17,28 +14,16 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_ladder_instrument import accelerator, torch_facts
-from ddp_ladder_instrument.files import one_line
-from ddp_ladder_instrument.recorder import NEVER, Recorder
+from ddp_ladder_instrument import accelerator
+from ddp_ladder_instrument.testimony import Step
 
-STEPS = 3
-FIRST = 2  # the first steps compile, choose kernels and show which batches are drawn ahead
-SHORT_WARMUP = f"measure.warmup_steps is less than {FIRST + 1}, and steps of the warm-up are counted"
-COMPILED = "torch.compile: its graphs hide their operators"
-GRAPHS = "CUDA graphs are replayed as a whole"
-MODE = "the script uses a dispatch mode of its own"
-NO_STEPS = "none of the steps to count was like the others: the script validated, or GradScaler skipped its step"
-NO_SAMPLES = "no samples were counted in these steps"
-UNEVEN = "its optimizers do not all step at each step"
-MOST_UNEVEN = 0.02
-ALIKE = 0.02  # of the FLOPs per sample: steps that differ by less are alike
-MOST_ERROR = 0.2  # standard error of the mean of the steps, of it
+MOST_ERROR = 0.2  # standard error of the mean of the batches, of it
 PRECISIONS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 OWN_KERNELS = (
     "flash_attn_2_cuda", "flash_attn_interface", "transformer_engine_torch", "selective_scan_cuda", "natten",
@@ -48,31 +33,20 @@ OWN_KERNELS = (
 NAMESPACES = re.compile(r"(aten|prims?|profiler|fsdp|_?c10d\w*|_dtensor|inductor|torchvision)::(?!deform_conv)")
 HIDDEN = re.compile(r"_rnn$|_rnn_(layer|backward)|attention|_mm|addmm|addbmm|^_trilinear|cdist|encoder_layer")
 """Operators of aten that contain matrix products; those without a formula are not counted."""
-OF_SUBCLASSES = re.compile(r"(sym_)?(is_contiguous|size|stride|storage_offset|numel|dim|layout)|is_strides_like_format")
-"""What a mode is asked only for tensors that answer it themselves (nested ones)."""
-
 RECOMPUTE = tuple(os.path.join("torch", *path) for path in (("utils", "checkpoint.py"), ("autograd", "function.py")))
 
 aten = torch.ops.aten
 ON_CPU = aten._scaled_dot_product_flash_attention_for_cpu, aten._scaled_dot_product_flash_attention_for_cpu_backward
 Key = tuple[str, torch.dtype, bool]
 """Phase (forward, backward, recomputed), data type, True for a convolution."""
+NO_BATCH = -1
+"""In place of a batch: gradients, of what depends on none."""
 
 
-def _of_convolution(x: Any, weight: Any, out: Any, transposed: bool) -> int:
-    """Return its FLOPs: each weight meets each place of the output, or of the input if it is transposed."""
-    places = (x if transposed else out).shape
-    return int(2 * places[0] * math.prod(places[2:]) * weight.numel())
-
-
-def _convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-                 *_: Any, out_val: Any) -> int:  # fmt: skip
-    return _of_convolution(x, weight, out_val, transposed)
-
-
-def _convolution_backward(grad: Any, x: Any, weight: Any, *more: Any, out_val: Any) -> int:
-    """Return its FLOPs: as many as forward for each of both gradients. torch's formula ignores groups."""
-    return int(_of_convolution(x, weight, grad, more[4]) * sum(more[-1][:2]))
+def _of_gradients(grad: Any, x: Any, weight: Any, *more: Any, out_val: Any) -> int:
+    """Return the FLOPs of a convolution's two gradients, each as many as forward: torch's formula ignores groups."""
+    places = (x if more[4] else grad).shape
+    return int(2 * places[0] * math.prod(places[2:]) * weight.numel() * sum(more[-1][:2]))
 
 
 def formulas() -> dict[Any, Callable[..., int]]:
@@ -82,96 +56,115 @@ def formulas() -> dict[Any, Callable[..., int]]:
     flash = aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_flash_attention_backward
     return {
         **flop_registry,
-        aten.convolution: _convolution,
-        aten.convolution_backward: _convolution_backward,
+        aten.convolution_backward: _of_gradients,
         aten.mv: lambda matrix, *_, **__: 2 * matrix.numel(),
         ON_CPU[0]: lambda q, k, v, *_, out_val, **__: flop_registry[flash[0]](q, k, v, out_val=out_val),
         ON_CPU[1]: lambda grad, q, k, v, *_, out_val, **__: flop_registry[flash[1]](grad, q, k, v, out_val=out_val),
     }
 
 
-class FlopCounter(TorchDispatchMode):
-    """Counts the FLOPs of the operators that run in this thread, and in the backward passes that it begins.
-
-    torch's own mode also hooks every module, which is not needed here.
-    """
-
-    supports_higher_order_operators = True
+class BatchFlops:
+    """The FLOPs of each batch, so far."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self._formulas = formulas()
-        self._decomposes: dict[Any, bool] = {}
-        self.flops: Counter[Key] = Counter()
-        self.uncounted: dict[str, None] = {}  # operators that could not be counted, in order
-        self.off = False
-        self._leave_triton = _watch_triton(self.uncounted)
+        self._of: dict[int, dict[Key, float]] = {}
+        self._uncounted: dict[str, set[int]] = {}  # operators that could not be counted, and their batches
+        self._on_gpu = False
+        self._leave_triton: Callable[[], None] | None = None
 
     def stop(self) -> None:
-        """Stop counting, in whatever thread or forked process this is."""
-        if self.off:
-            return
-        self.off = True
-        self._leave_triton()
-        depth = torch._C._len_torch_dispatch_stack()
-        if depth and torch._C._get_dispatch_stack_at(depth - 1) is self:
-            self.__exit__(None, None, None)
+        if self._leave_triton is not None:
+            self._leave_triton()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, and count it; raises only what the operator does."""
-        kwargs = kwargs or {}
-        if self.off:
-            return func(*args, **kwargs)
-        if not isinstance(func, torch._ops.OpOverload):
-            self.uncounted[str(func)] = None
-            return func(*args, **kwargs)
-        packet = func._overloadpacket
+    def _note(self, name: str, batches: AbstractSet[int]) -> None:
+        self._uncounted.setdefault(name, set()).update(batches)
+
+    def add(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, batches: AbstractSet[int]
+    ) -> None:
+        """Add an operator that has run, whose inputs depend on these batches."""
+        if self._leave_triton is None and (triton := sys.modules.get("triton.runtime.jit")) is not None:
+            self._leave_triton = _watch(triton.JITFunction, lambda name: self._note(f"Triton's {name}", {NO_BATCH}))
+        packet, name = func._overloadpacket, func._schema.name
         formula = self._formulas.get(packet)
+        is_backward = torch._C._current_graph_task_id() != -1
+        if not batches and (torch.is_grad_enabled() or is_backward):
+            batches = {NO_BATCH}
         if formula is None:
-            if OF_SUBCLASSES.fullmatch(packet.__name__):
-                return NotImplemented
-            if self._is_composite(func):  # under torch.inference_mode nothing has taken it apart yet
-                with self:
-                    return func.decompose(*args, **kwargs)
-        out = func(*args, **kwargs)
-        name = func._schema.name
+            if not NAMESPACES.match(name) or HIDDEN.search(name.partition("::")[2]):
+                self._note(name, batches)
+            return
         try:
-            if formula is not None:
-                self._count(packet, formula(*args, **kwargs, out_val=out), args)
-            elif not NAMESPACES.match(name) or HIDDEN.search(name.partition("::")[2]):
-                self.uncounted[name] = None
+            flops = formula(*args, **kwargs, out_val=out)
         except Exception:  # a formula for other arguments: never the training's problem
-            self.uncounted[name] = None
-        return out
-
-    def _is_composite(self, func: Any) -> bool:
-        known = self._decomposes.get(func)
-        if known is None:
-            key = torch._C.DispatchKey.CompositeImplicitAutograd
-            known = self._decomposes[func] = func is not torch.ops.prim.device.default and (
-                key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
-            )
-        return known
-
-    def _count(self, packet: Any, flops: int, args: Any) -> None:
-        phase = "forward"
-        if torch._C._current_graph_task_id() != -1:
-            phase = "recomputed" if torch.is_grad_enabled() and _in_checkpoint() else "backward"
+            self._note(name, batches)
+            return
+        is_again = is_backward and torch.is_grad_enabled() and _in_checkpoint()
+        phase = "recomputed" if is_again else "backward" if is_backward else "forward"
         if packet.__name__.endswith("attention_backward") or packet is ON_CPU[1]:
             flops = flops * 4 // 5  # one of the five products computes the scores again
-        dtype = next(operand.dtype for operand in args if isinstance(operand, torch.Tensor))
-        self.flops[phase, dtype, "conv" in packet.__name__] += flops
+        operand = next(each for each in args if isinstance(each, torch.Tensor))
+        self._on_gpu = self._on_gpu or operand.device.type != "cpu"
+        key = phase, operand.dtype, "conv" in packet.__name__
+        for batch in batches:
+            known = self._of.setdefault(batch, {})
+            known[key] = known.get(key, 0.0) + flops / len(batches)
+
+    def summary(self, steps: Sequence[Step]) -> dict[str, Any]:
+        """Return the FLOPs of a sample that the training's steps were shown; or why they are not known."""
+        self.stop()
+        shown: Counter[int] = Counter()
+        for step in steps:
+            shown.update(step.samples)
+        used = {*shown, *(batch for step in steps for batch in step.targets)}
+        each = [_of_model(self._of.get(batch, {})) / shown[batch] for batch in shown if shown[batch]]
+        if why := self._why_not(used, each):
+            return {"why": why}
+        samples = sum(shown.values())
+        phases: dict[str, float] = dict.fromkeys(("forward", "backward", "recomputed"), 0.0)
+        precisions: dict[str, float] = {}
+        try:
+            products = accelerator.float32_products(self._on_gpu)
+        except Exception:  # their number is known all the same
+            products = None
+        for batch in {*used, NO_BATCH} & set(self._of):
+            for (phase, dtype, is_convolution), flops in self._of[batch].items():
+                phases[phase] += flops
+                if phase != "recomputed":
+                    name = _precision(dtype, is_convolution, products, self._on_gpu)
+                    precisions[name] = precisions.get(name, 0.0) + flops
+        return {
+            **{phase: flops / samples for phase, flops in phases.items()},
+            "precisions": {name: flops / sum(precisions.values()) for name, flops in precisions.items()},
+            "steps": len(steps),
+            "spread": (max(each) - min(each)) / statistics.fmean(each),
+        }
+
+    def _why_not(self, used: AbstractSet[int], each: Sequence[float]) -> str:
+        """each: FLOPs of each batch, per sample."""
+        hidden = [name for name, batches in self._uncounted.items() if batches & {*used, NO_BATCH}]
+        if hidden:
+            return f"kernels that hide their products: {', '.join(hidden[:3])}"
+        if loaded := next((name for name in OWN_KERNELS if name in sys.modules), None):
+            return f"{loaded} has kernels that hide their products"
+        if not any(each):
+            return "no matrix product was seen in a step"
+        if len(each) > 1 and statistics.stdev(each) / math.sqrt(len(each)) > MOST_ERROR * statistics.fmean(each):
+            return f"the FLOPs per sample of {len(each)} batches differ by too much for a mean"
+        return ""
 
 
-def _watch_triton(launched: dict[str, None]) -> Callable[[], None]:
-    """Add the names of kernels of Triton that are launched, which no dispatcher sees; return what ends that."""
-    kernels = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
-    if kernels is None:
-        return lambda: None
+def _of_model(flops: Mapping[Key, float]) -> float:
+    return sum(number for (phase, _, _), number in flops.items() if phase != "recomputed")
+
+
+def _watch(kernels: Any, note: Callable[[str], object]) -> Callable[[], None]:
+    """Note kernels of Triton that are launched, which no dispatcher sees; return what ends that."""
     original = kernels.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        launched[f"Triton's {getattr(self, '__name__', 'kernel')}"] = None
+        note(getattr(self, "__name__", "kernel"))
         return original(self, *args, **kwargs)
 
     kernels.run = run
@@ -189,142 +182,6 @@ def _in_checkpoint() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-class CountedStep(NamedTuple):
-    """The FLOPs of one step."""
-
-    samples: int
-    flops: Counter[Key]
-
-    @property
-    def of_model(self) -> float:
-        """Return those of a sample, without what is recomputed."""
-        return sum(flops for (phase, _, _), flops in self.flops.items() if phase != "recomputed") / self.samples
-
-
-class StepFlops:
-    """Counts the FLOPs of STEPS steps in the second half of the warm-up, or of more.
-
-    A counted step lasts from one row of the table to the next, so it has one step of each optimizer.
-    """
-
-    def __init__(self, recorder: Recorder, warmup_steps: int) -> None:
-        self._recorder = recorder
-        self._warmup_steps = warmup_steps
-        self._counter: FlopCounter | None = None
-        self._steps: list[CountedStep] = []
-        self._disturbed_by = (0, 0)
-        # Why nothing is counted; None: something is.
-        self.why: str | None = None if warmup_steps > FIRST else SHORT_WARMUP
-        if self.why is None:
-            recorder.count_at = max(FIRST, warmup_steps // 2)
-            recorder.count_flops = self._next
-
-    def _next(self, step: int) -> int:
-        """End a counted step and begin the next one; return the number of steps at its end."""
-        try:
-            if self._counter is None:
-                self.why = self._obstacle()
-                if self.why is None:
-                    self._counter = FlopCounter()
-                    # A loader's worker would be slow, and stay so.
-                    os.register_at_fork(after_in_child=self._counter.stop)
-                    self._counter.__enter__()  # type: ignore[no-untyped-call]
-            elif not self._recorder.machine.table.last_samples:
-                self.why = NO_SAMPLES
-            elif self._disturbances == self._disturbed_by:
-                self._steps.append(CountedStep(self._recorder.machine.table.last_samples, self._counter.flops))
-            enough = len(self._steps) >= STEPS and self._spread <= ALIKE
-            if self._counter is None or self.why or enough or step >= self._warmup_steps:
-                self.stop()
-                return NEVER
-            self._counter.flops = Counter()
-            self._disturbed_by = self._disturbances
-            return step + 1
-        except Exception as error:  # never the training's problem
-            self.why = one_line(error)
-            self.stop()
-            return NEVER
-
-    @property
-    def _disturbances(self) -> tuple[int, int]:
-        """Validations and skipped steps so far: a step with one is not like the others."""
-        return self._recorder.machine.phases.evaluations, self._recorder.machine.skips
-
-    def _obstacle(self) -> str | None:
-        """Return why counting would miss something, or change the run; None if it would not."""
-        if torch_facts.compiled_graphs():
-            return COMPILED
-        if self._recorder.machine.replays:
-            return GRAPHS
-        if torch._C._len_torch_dispatch_stack():
-            return MODE
-        if "torch.nn.attention.flex_attention" in sys.modules and not hasattr(
-            TorchDispatchMode, "supports_higher_order_operators"
-        ):
-            return "this version of torch does not let flex_attention be counted"
-        return next(
-            (f"{name} has kernels that hide their products" for name in OWN_KERNELS if name in sys.modules), None
-        )
-
-    def stop(self) -> None:
-        if self._counter is not None:
-            self._counter.stop()
-
-    def summary(self, on_gpu: bool) -> dict[str, Any]:
-        """Return the record's ``flops``: the mean of the counted steps."""
-        self.stop()
-        why = self.why or self._why_not()
-        if why is not None:
-            return {"why": why}
-        samples = sum(step.samples for step in self._steps)
-        phases: Counter[str] = Counter()
-        precisions: Counter[str] = Counter()
-        try:
-            products = accelerator.float32_products(on_gpu)
-        except Exception:  # their number is known all the same
-            products = None
-        for (phase, dtype, is_convolution), flops in sum((step.flops for step in self._steps), Counter()).items():
-            phases[phase] += flops
-            if phase != "recomputed":
-                precisions[_precision(dtype, is_convolution, products, on_gpu)] += flops
-        return {
-            **{phase: phases[phase] / samples for phase in ("forward", "backward", "recomputed")},
-            "precisions": {name: flops / sum(precisions.values()) for name, flops in precisions.items()},
-            "steps": len(self._steps),
-            "spread": self._spread,
-        }
-
-    @property
-    def _spread(self) -> float:
-        """Return (most - least) / mean of the FLOPs per sample of the counted steps."""
-        flops = [step.of_model for step in self._steps]
-        return (max(flops) - min(flops)) / (statistics.fmean(flops) or 1.0)
-
-    def _why_not(self) -> str | None:
-        """Return why the counted steps give no figure."""
-        machine = self._recorder.machine
-        if self._counter is None:
-            return "the run ended before the steps to count"
-        if self._counter.uncounted:
-            return f"kernels that hide their products: {', '.join([*self._counter.uncounted][:3])}"
-        if machine.replays:
-            return GRAPHS
-        if torch_facts.compiled_graphs():
-            return COMPILED
-        if not self._steps:
-            return NO_STEPS
-        rows, calls = machine.table.count, machine.calls
-        optimizers = round(calls / rows)
-        if abs(calls - optimizers * rows) > MOST_UNEVEN * calls + optimizers:
-            return UNEVEN
-        flops, number = [step.of_model for step in self._steps], len(self._steps)
-        if not any(flops):
-            return "no matrix product was seen"
-        if number > 1 and statistics.stdev(flops) / math.sqrt(number) > MOST_ERROR * statistics.fmean(flops):
-            return f"the FLOPs per sample of {number} steps differ by {100 * self._spread:.0f} %: too much for a mean"
-        return None
 
 
 def _precision(dtype: torch.dtype, is_convolution: bool, products: str | None, on_gpu: bool) -> str:

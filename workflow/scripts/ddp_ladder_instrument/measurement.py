@@ -152,8 +152,6 @@ class Measurement:
     def end(self, error: BaseException | None) -> BaseException | None:
         """Close the measurement; return the exception that must end the process, if any."""
         self.ended = True
-        if self.observer is not None and self.observer.flops is not None:
-            self.not_measured.attempt("flops", self.observer.flops.stop)
         self.not_measured.attempt("heartbeat", self.heartbeat.stop)
         if exit_code(error) == 0:
             self.not_measured.attempt("training_s", lambda: wait_for(self._gpu))

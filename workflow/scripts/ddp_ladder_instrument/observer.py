@@ -14,7 +14,6 @@ from ddp_ladder_instrument import accelerator, batch_sizes, collectives, hooks, 
 from ddp_ladder_instrument.contract import FIRST_SAMPLES, FIRST_STATE
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings, write_atomically
-from ddp_ladder_instrument.flops import StepFlops
 from ddp_ladder_instrument.recorder import NEVER, Recorder
 from ddp_ladder_instrument.samplers import LoaderPass, Loaders
 from ddp_ladder_instrument.saves import Saves
@@ -61,7 +60,6 @@ class TorchObserver:
         self.slow_modes: set[str] = set()
         self.process_group_s: float | None = None
         self.first_compile_s: float | None = None  # until the end of the first step
-        self.flops = StepFlops(recorder, run.warmup_steps) if run.count_flops and self.world.rank == 0 else None
         self.witness = _new_witness() if run.is_witness else None
         self._trained = hooks.Trained(recorder.stepped)
         self._run = run
@@ -190,7 +188,6 @@ class TorchObserver:
             "memory_limit_bytes": attempt("memory_limit_bytes.device", lambda: accelerator.memory_limit_bytes(device)),
             "parameters": None,
             "worker_batch_s": self.workers.batch_s(),
-            "flops": attempt("flops", lambda: self.flops and self.flops.summary(on_gpu)),
             "first_state": self._states.first,
         }
         if named and can_read:

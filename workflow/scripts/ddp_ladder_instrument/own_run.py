@@ -48,7 +48,6 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
         job={"id": job, "attempt": 1, "run_id": directory.name},
         warmup_steps=WARMUP_STEPS,  # at most half of a short run
         max_steps=WITNESS_STEPS if is_witness else None,
-        count_flops=not is_witness,
         is_own=True,
         is_witness=is_witness,
     )
@@ -158,8 +157,6 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
                 f"gradients {_figure(gradients / 1e6)} MB in {len(ddp['bucket_bytes'])} buckets ({record['backend']}); "
                 "waits for slower ranks are in it",
             )
-        if record.get("flops"):  # not of a program without torch
-            yield "FLOPs", _flops(record["flops"], rate)
     slow = slow_settings.in_words(record["fingerprint"]["slow_settings"], device["kind"] != "cpu")
     if slow:
         yield "slowed by", slow
@@ -181,19 +178,18 @@ def _seen(record: Mapping[str, Any], testimony: Mapping[str, Any], run: RunSetti
         yield "exception", record["exception"]
     for place in testimony["places"]:
         yield "trains" if place["trained"] else "does not train", in_words(place)
+    if testimony["steps_in_a_row"] > 1:
+        yield "counts once", f"a batch of {testimony['steps_in_a_row']:.3g} steps in a row, on average"
     for text, count in {**testimony["doubts"], **testimony["not_followed"]}.items():
         yield "not followed" if text in testimony["not_followed"] else "doubtful", f"{text} ({count})"
+    flops = testimony["flops"]
+    if flops.get("why"):
+        yield "FLOPs", f"not counted: {flops['why']}"
+    else:
+        yield "FLOPs", f"{_figure((flops['forward'] + flops['backward']) / 1e9)} GFLOP per sample"
     for quantity in record["not_measured"]:
         yield "not measured", quantity
     yield "files", str(run.directory)
-
-
-def _flops(flops: Mapping[str, Any], samples_per_s: float) -> str:
-    """Return the model's FLOPs per sample and rank 0's rate, or why they were not counted."""
-    if flops.get("why"):
-        return f"not counted: {flops['why']}"
-    of_model = flops["forward"] + flops["backward"]
-    return f"{_figure(of_model / 1e9)} GFLOP per sample, {_figure(of_model * samples_per_s / 1e12)} TFLOP/s of rank 0"
 
 
 def _reached_by(share: float, rows: Sequence[tuple[float, int]]) -> float:

@@ -38,7 +38,7 @@ class Recorder:
     never_train: places whose batches train nothing, as a witness has seen.
     on_optimizer: called with each optimizer before its first step is counted. epoch_of: the epoch of a pass's
     sampler, -1 if it is not known.
-    read_times: called after step ``read_at``; returns the next such step. count_flops: the same at ``count_at``.
+    read_times: called after step ``read_at``; returns the next such step.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
     marks: on a GPU, its marks. stages: of a pipeline, the first that this rank holds and their number; None without.
     joins: this process is in init_process_group().
@@ -61,9 +61,8 @@ class Recorder:
         self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
         self.epoch_of: Callable[[int], int] = lambda number: -1
         self.is_capturing: Callable[[], bool] = lambda: False
-        self.read_at = self.count_at = self.check_at = NEVER
+        self.read_at = self.check_at = NEVER
         self.read_times: Callable[[int], int] = lambda step: NEVER
-        self.count_flops: Callable[[int], int] = lambda step: NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
         self.joins = False
         self.on_joins: Callable[..., None] = lambda joins, place=None: None
@@ -347,7 +346,7 @@ class Recorder:
             self._add_saved_aside()
         self._steps += 1
         rows = self.machine.table.count + self._steps  # at most
-        is_due = rows >= min(self.read_at, self.count_at, self.check_at)
+        is_due = rows >= min(self.read_at, self.check_at)
         if is_due or rows <= EARLY_STEPS or self._steps >= AT_ONCE:
             self.feed()
             self._steps = 0
@@ -358,8 +357,6 @@ class Recorder:
         steps = self.steps
         if steps >= self.read_at:
             self.read_at = self.read_times(steps)
-        if steps >= self.count_at:
-            self.count_at = self.count_flops(steps)
         # With several optimizers, check only after the last of them has stepped.
         if steps >= self.check_at and self.machine.optimizers.all_stepped:
             self._ended = True  # remains True if the check raises

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -39,25 +40,39 @@ class Step(NamedTuple):
     targets: frozenset[int]
 
 
-def training_of(steps: Sequence[Step]) -> int | None:
-    """Return the optimizer whose steps are the training: it trains on the most samples; None if none does.
+def training_steps(batches: Sequence[Drawn], steps: Sequence[Step]) -> list[Step]:
+    """Return the steps of the training: those of the optimizer that trains on the most samples.
 
-    A script that changes parameters beside an optimizer's steps (SAM, averages) trains with the optimizer.
+    A script that changes parameters beside an optimizer's steps (SAM, averages) trains with the optimizer. Several
+    steps in a row on the same batches are one step of the training, and these batches count once; but if there are no
+    others in the whole run, each step counts.
     """
     samples: dict[int, float] = {}
     for step in steps:
         seen = sum(step.samples.values()) or len(step.samples)
         samples[step.optimizer] = samples.get(step.optimizer, 0.0) + seen
     own = {optimizer: count for optimizer, count in samples.items() if optimizer != MANUAL} or samples
-    return max(own, key=lambda optimizer: (own[optimizer], -optimizer)) if own else None
+    most = max(own, key=lambda optimizer: (own[optimizer], -optimizer), default=None)
+    training = [step for step in steps if step.optimizer == most]
+    in_a_row = [[*group] for _, group in itertools.groupby(training, key=lambda step: {*step.samples})]
+    if len(in_a_row) == 1:
+        return training
+    return [_joined(batches, group) if len(group) > 1 else group[0] for group in in_a_row]
+
+
+def _joined(batches: Sequence[Drawn], steps: Sequence[Step]) -> Step:
+    samples = {
+        number: min(float(batches[number].samples), sum(step.samples[number] for step in steps))
+        for number in steps[0].samples
+    }
+    return Step(steps[0].optimizer, samples, frozenset().union(*(step.targets for step in steps)))
 
 
 def content(
     batches: Sequence[Drawn], steps: Sequence[Step], doubts: Mapping[str, int], not_followed: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return the content of witness.json. Samples of a place: those drawn, and those that the training was shown."""
-    main = training_of(steps)
-    training = [step for step in steps if step.optimizer == main]
+    training = training_steps(batches, steps)
     trained: Counter[int] = Counter()
     for step in training:
         trained.update(dict.fromkeys(step.samples, 1))
@@ -69,6 +84,9 @@ def content(
         "schema_version": SCHEMA_VERSION,
         "steps": len(training),
         "samples": [round(sum(step.samples.values())) for step in training],
+        "steps_in_a_row": sum(step.optimizer == training[0].optimizer for step in steps) / len(training)
+        if training
+        else 0,
         "optimizers": dict(Counter(str(step.optimizer) for step in steps)),
         "retrained": sum(count - 1 for count in trained.values()),
         "places": [_place(batches, numbers, trained, shown, training) for numbers in _by_place(batches)],

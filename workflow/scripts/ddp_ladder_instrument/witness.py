@@ -32,10 +32,22 @@ from torch.utils._pytree import tree_leaves
 from ddp_ladder_instrument import hooks
 from ddp_ladder_instrument.batch_sizes import tensors_of
 from ddp_ladder_instrument.files import one_line
+from ddp_ladder_instrument.flops import BatchFlops
 from ddp_ladder_instrument.loader_hooks import LoaderHooks
 from ddp_ladder_instrument.places import frame_outside
 from ddp_ladder_instrument.samplers import LoaderPass
-from ddp_ladder_instrument.testimony import MANUAL, MIXED, NO_BATCH, NO_TENSORS, ROWS, UNSEEN, Drawn, Step, content
+from ddp_ladder_instrument.testimony import (
+    MANUAL,
+    MIXED,
+    NO_BATCH,
+    NO_TENSORS,
+    ROWS,
+    UNSEEN,
+    Drawn,
+    Step,
+    content,
+    training_steps,
+)
 
 RAW = -1
 WHOLE = (0.0, 1.0)
@@ -140,6 +152,7 @@ class Witness:
         self.steps: list[Step] = []
         self.doubts: Counter[str] = Counter()
         self.not_followed: Counter[str] = Counter()
+        self.flops = BatchFlops()
         self.mode = Follow(self)
         self.is_over = False
         self._tagged: dict[int, Tagged] = {}
@@ -218,7 +231,8 @@ class Witness:
             self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if MANUAL in self._wrote:
             self._end_step(MANUAL)
-        return content(self.batches, self.steps, self.doubts, self.not_followed)
+        flops = self.flops.summary(training_steps(self.batches, self.steps))
+        return {**content(self.batches, self.steps, self.doubts, self.not_followed), "flops": flops}
 
     def _end_step(self, number: int) -> None:
         arrived = self._arrived.pop(number, set())
@@ -308,6 +322,7 @@ class Witness:
         replaced = {id(tensor) for tensor in written} if overwrites else ()
         read = [tensor for tensor in inputs if id(tensor) not in replaced]
         tags = NONE.union(*(self._get(tensor) for tensor in read))
+        self.flops.add(func, args, kwargs, out, {tag.batch for tag in tags})
         if tags:
             tags = self._of_step(plan, tags, read, out)
         for tensor in written:
@@ -410,16 +425,32 @@ class Follow(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._witness = witness
         self._process, self._thread = os.getpid(), threading.get_ident()
+        self._composite: dict[Any, bool] = {}
+
+    def _is_composite(self, func: Any) -> bool:
+        known = self._composite.get(func)
+        if known is None:
+            key = torch._C.DispatchKey.CompositeImplicitAutograd
+            known = self._composite[func] = (
+                isinstance(func, torch._ops.OpOverload)
+                and func is not torch.ops.prim.device.default
+                and (key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+            )
+        return known
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(kind, "__tensor_flatten__") and kind is not FakeTensor for kind in types):
             return NotImplemented  # a DTensor and the like unfold first
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled() and self._is_composite(func):  # nothing has taken it apart yet
+            with self:
+                return func.decompose(*args, **kwargs)
+        out = func(*args, **kwargs)
         # What the backends of torch.distributed compute in their own threads, the collective has shown.
         is_followed = threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
         if is_followed and not types and os.getpid() == self._process:
             try:
-                self._witness.follow(func, args, kwargs or {}, out)
+                self._witness.follow(func, args, kwargs, out)
             except Exception as error:
                 self._witness.not_followed[f"{func}: {one_line(error)}"] += 1
         return out

@@ -104,10 +104,17 @@ def record_of(raw: RawRun) -> Record:
 
 
 def _flops(raw: RawRun) -> Flops | None:
-    counted = raw.ranks[0].end.flops if 0 in raw.ranks else None
-    if counted and raw.pipeline_stages:
+    """Return the FLOPs that the witness run counted; of a run of an earlier version, those that it counted itself."""
+    if not raw.spec.count_flops:
+        return None
+    if raw.pipeline_stages:
         return Flops.from_json({"why": "the model is a pipeline, of which rank 0 holds one stage"})
-    return counted
+    if 0 in raw.ranks and (counted := raw.ranks[0].end.flops):
+        return counted
+    witness = raw.run.witness
+    if witness is None:
+        return Flops.from_json({"why": "there was no witness run"})
+    return witness.flops or Flops.from_json({"why": f"they are counted in a witness run: {witness.why}"})
 
 
 def _saves(raw: RawRun) -> Saves | None:

@@ -26,7 +26,7 @@ from ddp_ladder.records.raw_models import Loader, RankEnd, Witnessed
 from ddp_ladder.records.record import DOUBTFUL_COUNT, UNDIVIDED, Check, Failure, FailureKind, Remark
 from ddp_ladder.records.witnessed import doubt_on
 
-MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
+MOST_SPREAD = 0.02  # of the FLOPs per sample, between batches
 NAMED = 3  # parameters, ranks or hosts in a message
 NOT_MEASURED = "see not_measured in the end records of these ranks, in nodes/*.zip (without the ladder: ranks/)"
 ENOUGH_STEPS = "enough steps"  # the name of a check
@@ -354,9 +354,9 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     if raw.spec.profile_steps and raw.ends and problem:
         next_step = "nothing for the figures, which are complete without a profile"
         yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
-    flops = raw.ranks[0].end.flops if 0 in raw.ranks else None
+    flops = raw.run.witness.flops if raw.run.witness and raw.spec.count_flops else None
     if flops and flops.spread > MOST_SPREAD:
-        differ = f"the FLOPs per sample of {flops.steps} steps differ by {100 * flops.spread:.0f} %"
+        differ = f"the FLOPs per sample of the witness run's batches differ by {100 * flops.spread:.0f} %"
         next_step = "for a sharper figure, measure with samples of one length"
         yield Remark(name="flops", what=f"{differ}: TFLOP/s is as uncertain", next=next_step)
 

@@ -207,7 +207,7 @@ class RunSpec(Model):
     # An integer stays one: the hash of a spec depends on how its figures are written.
     max_seconds: Positive | Annotated[float, Field(gt=0)] | None
     profile_steps: Annotated[int, Field(ge=0)] = 0  # traced after the measured ones
-    count_flops: bool = False  # of some steps of the warm-up; at the first scale
+    count_flops: bool = False  # told of those of its witness run; at the first scale
     instrument: bool = True  # False: the script runs alone, and only its exit codes are known
 
     @property

@@ -71,6 +71,23 @@ class WitnessedPlace(Model):
     counted: Count  # samples that the rules count as trained on
 
 
+class Flops(Model):
+    """FLOPs of the training, per sample: of matrix products and convolutions, the mean of a witness run of rank 0."""
+
+    why: str | None = None  # why they are not counted
+    forward: float | None = Field(None, ge=0)
+    backward: float | None = Field(None, ge=0)
+    recomputed: float | None = Field(None, ge=0)  # of activations, in the backward pass; not in backward
+    precisions: Mapping[str, float] = {}  # share of forward and backward: fp32, tf32, bf16, ...
+    steps: Count = 0  # of the training
+    spread: float = Field(0.0, ge=0)  # (most - least of its batches) / their mean
+
+    @property
+    def of_model(self) -> float | None:
+        """Return the FLOPs of forward and backward pass per sample."""
+        return None if self.forward is None or self.backward is None else self.forward + self.backward
+
+
 class Witnessed(Model):
     """What the witness of a run says of its count."""
 
@@ -78,6 +95,7 @@ class Witnessed(Model):
     why: str = ""
     spread: Annotated[float, Field(ge=0)] = 0.0  # of the mean samples of a step, relative, with 95 % confidence
     places: Several[WitnessedPlace] = ()
+    flops: Flops | None = None  # None if nothing was followed
 
     @property
     def is_seen(self) -> bool:
@@ -372,23 +390,6 @@ class Profiling(RawFile):
     took_s: Duration  # what the run took longer: the profiled steps, and writing their trace
 
 
-class Flops(Model):
-    """FLOPs of the training, per sample: of matrix products and convolutions, the mean of some steps of rank 0."""
-
-    why: str | None = None  # why they are not counted
-    forward: float | None = Field(None, ge=0)
-    backward: float | None = Field(None, ge=0)
-    recomputed: float | None = Field(None, ge=0)  # of activations, in the backward pass; not in backward
-    precisions: Mapping[str, float] = {}  # share of forward and backward: fp32, tf32, bf16, ...
-    steps: Count = 0  # number of steps that were counted
-    spread: float = Field(0.0, ge=0)  # (most - least of these steps) / their mean
-
-    @property
-    def of_model(self) -> float | None:
-        """Return the FLOPs of forward and backward pass per sample."""
-        return None if self.forward is None or self.backward is None else self.forward + self.backward
-
-
 class RankSummary(Model):
     """One rank, as its record keeps it from its end record."""
 
@@ -515,7 +516,7 @@ class RankEnd(RawFile, RankSummary):
     pipeline_stages: Positive | None = None  # of the whole pipeline
     ddp: Ddp | None
     loader: Loader | None
-    flops: Flops | None = None  # None where they were not to be counted
+    flops: Flops | None = None  # in files of earlier versions, which counted them in measured runs
     worker_batch_s: Duration | None = None  # that a worker of the training loader takes for a batch, in the mean
     first_samples: Several[str] = ()  # digests of the first batches that were trained on
     fingerprint: RankFingerprint

@@ -281,7 +281,7 @@ class Measure(KeySection):
     profile_steps: int = Field(default=0, ge=0, le=100, examples=[5])
     """Trace this many steps with torch.profiler after the measured ones, where max_steps or max_seconds ends a run."""
     count_flops: bool = True
-    """At the first scale, count the FLOPs of three steps of the warm-up, on rank 0."""
+    """Tell the FLOPs per sample and the FLOP/s: they are counted in the witness run, at the first scale on rank 0."""
     plain_baseline: bool = True
     """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
     ladder starts at several GPUs."""
