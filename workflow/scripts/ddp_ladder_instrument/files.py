@@ -156,7 +156,6 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             memory_mb=data.get("memory_mb"),
             is_link=data.get("warn_at_s") is not None,
             is_wrapped=bool(measure.get("wrapper")),
-            is_witness=bool(data.get("is_witness")),
             never_train=_never_train(data.get("witness") or {}),
             is_witness=bool(data.get("is_witness")),
         )

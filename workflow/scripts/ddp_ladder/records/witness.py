@@ -12,7 +12,7 @@ from ddp_ladder.common.model import Count, Duration, Model, Name, Several, Versi
 from ddp_ladder.plan.fit import script_digest
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.plan.witness import WitnessRun, has_witness, witness_key, witness_runs
-from ddp_ladder.records.raw_models import Job, Witnessed, WitnessedPlace, WitnessStatus
+from ddp_ladder.records.raw_models import Flops, Job, Witnessed, WitnessedPlace, WitnessStatus
 from ddp_ladder.settings.terms import Scale
 
 
@@ -29,6 +29,7 @@ class Witness(Model):
     torch: str | None = None  # version
     spread: Duration = 0.0  # as of Witnessed
     places: Several[WitnessedPlace] = ()
+    flops: Flops | None = None  # of a sample
     doubts: Mapping[str, Count] = {}
     not_followed: Mapping[str, Count] = {}
     retrained: Count = 0  # batches that an earlier step had trained on

@@ -17,7 +17,7 @@ from ddp_ladder.common.formats import count, duration
 from ddp_ladder.plan.plan import Plan, RunSpec, WitnessLimits
 from ddp_ladder.plan.witness import LONGEST, SLOWER, WitnessRun, longest_s, place_of
 from ddp_ladder.records.raw_files import RawRun, read_raw_run
-from ddp_ladder.records.raw_models import WitnessedPlace
+from ddp_ladder.records.raw_models import Flops, WitnessedPlace
 from ddp_ladder.records.record import Record, placed
 from ddp_ladder.records.witness import Witness, missing_witnesses, witness_file
 from ddp_ladder.records.witnessed import compared
@@ -112,6 +112,7 @@ def _seen(testimony: Mapping[str, Any], raw: RawRun) -> Outcome:
         "spread": verdict.spread,
         **of_all,
         "places": tuple(places),
+        "flops": Flops.from_json(testimony["flops"]),
     }
 
 
