@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.util
+import re
 import signal
 from pathlib import Path
 
@@ -81,7 +81,6 @@ def kind_of(file: Path) -> str:
 
 @functools.cache
 def starts_programs(file: Path) -> bool:
-    """Return True if a test module imports one of STARTERS."""
-    nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = [[alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module] for node in nodes]
-    return not STARTERS.isdisjoint((name or "").partition(".")[0] for each in names for name in each)
+    """Return True if a test module imports one of STARTERS, by its lines: to parse all modules takes a second."""
+    imported = re.findall(r"^(?:from|import) (\w+)", file.read_text(), re.MULTILINE)
+    return not STARTERS.isdisjoint(imported)

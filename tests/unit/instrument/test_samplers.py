@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -14,9 +16,6 @@ from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.judgement import training_loader
 from ddp_ladder_instrument.recorder import NEVER, Recorder
 from ddp_ladder_instrument.samplers import Sampling
-from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
-from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
-from timm.data.loader import MultiEpochsDataLoader
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -29,13 +28,23 @@ from torch.utils.data import (
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
-from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
 
+
+def made(module: str, name: str, *arguments: Any, **options: Any) -> Any:
+    """Make an object of a library, which is imported only then: it takes seconds, for each process that finds tests."""
+    return getattr(importlib.import_module(module), name)(*arguments, **options)
+
+
+DistributedSamplerWrapper = partial(made, "lightning_fabric.utilities.distributed", "DistributedSamplerWrapper")
+DistributedLengthGroupedSampler = partial(made, "transformers.trainer_pt_utils", "DistributedLengthGroupedSampler")
+OrderedDistributedSampler = partial(made, "timm.data.distributed_sampler", "OrderedDistributedSampler")
+RepeatAugSampler = partial(made, "timm.data.distributed_sampler", "RepeatAugSampler")
+MultiEpochsDataLoader = partial(made, "timm.data.loader", "MultiEpochsDataLoader")
 Data = TensorDataset
 LENGTHS = [3, 1, 2] * 4
 
 
-def distributed(data: Data, kind: type = DistributedSampler, **options: Any) -> Any:
+def distributed(data: Data, kind: Callable[..., Any] = DistributedSampler, **options: Any) -> Any:
     return kind(data, 2, 1, **options)
 
 
