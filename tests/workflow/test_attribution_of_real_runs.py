@@ -16,7 +16,7 @@ Told = tuple[ScalePoint, Attribution]
 def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Told]:
     """What is told of each cause at 2x1; the loaders have a worker each."""
     bench = Bench(tmp_path_factory.mktemp("causes"), steps=50)
-    causes = {"loaders": 1, "alternating": 0, "rank_forward": 0, "link": 0, "buffers+all_reduce": 0}
+    causes = {"loaders": 1, "rank_forward": 0, "link": 0, "buffers+all_reduce": 0}
     found = {cause: bench.told(cause, "2x1", workers, False) for cause, workers in causes.items()}
     return {cause: (point, lost) for cause, (point, lost) in found.items() if lost}
 
@@ -25,15 +25,6 @@ def test_loaders_that_are_slow_on_all_ranks_are_data_wait_and_no_node_is_left_ou
     _, found = told["loaders"]
     assert found.named[0].cause == "data"  # other tests beside this one may slow the computation, too
     assert any("loader workers per rank" in change.what for change in found.changes)
-    assert not any("exclude" in change.what for change in found.changes)
-
-
-def test_work_that_varies_is_imbalance_without_a_place(told: Mapping[str, Told]) -> None:
-    point, found = told["alternating"]
-    assert found.named[0].cause == "imbalance"
-    assert point.step
-    assert (point.step.imbalance_kind, point.step.slowest) == ("varying", None)
-    assert any("draw lengths or shapes together on all ranks" in change.what for change in found.changes)
     assert not any("exclude" in change.what for change in found.changes)
 
 

@@ -1,4 +1,4 @@
-"""The scripts of docs/scripts, as they are: a rehearsal of each, and a chain here with its final report."""
+"""The scripts of docs/scripts, as they are: a rehearsal, or a chain here with its final report."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ register_optimizer_step_post_hook(cut)
 SCRIPTS = {file.stem: file.read_text() for file in sorted((ROOT / "docs/scripts").glob("*.py"))}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_each_script_passes_the_rehearsal(here: Here, name: str) -> None:
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - {"plain_torch"}))  # of which the test below is a chain
+def test_a_script_passes_the_rehearsal(here: Here, name: str) -> None:
     (here.path / "how").write_text("signal signal")
     saved = here.path / "saved"
     saved.mkdir()
