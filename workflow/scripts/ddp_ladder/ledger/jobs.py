@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +33,7 @@ from ddp_ladder.plan.witness import place_of
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.packed import RawContent
-from ddp_ladder.records.raw_files import of_run
+from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Progress, RunEnd, RunFile, read_progress, read_run_file
 from ddp_ladder.records.record import Failure, Record
 from ddp_ladder.slurm.jobs import AGAIN, GONE, Advice, JobState, ask, scale_of_name
@@ -77,6 +78,7 @@ class JobRow(Model):
     launcher_s: Amount = 0.0  # of its runs, before their ranks start and after they end
     end_s: Amount = 0.0  # of its runs, from the last step to the end of the ranks, without validation and saving
     bad_node: str | None = None  # that failed its preflight; the scale was to be submitted again without it
+    gpus_used: Count | None = None  # of the scale; None: an earlier version wrote it
 
 
 class JobFile(Model):
@@ -361,22 +363,24 @@ class Start:
             start = replace(start, progress=read_progress(directory.progress))
         return start
 
+    @cached_property
+    def raw(self) -> RawRun:
+        """Read its raw files. Raises OSError or ValueError for run.json alone."""
+        return read_raw_run(self.directory)
+
     @property
     def steps(self) -> int | None:
         """Return how many steps its ranks made; None if they are not known, or only its log tells of them.
 
         Of ranks that were killed the progress tells, which is there from the first step on.
         """
-        record = self.record
+        record, run, content = self.record, self.run, RawContent(self.directory)
         steps = max((rank.steps for rank in record.ranks), default=None)
-        if steps is None and record.spec.instrument and record.spec.throughput_regex is None:
-            files = (
-                (f"metrics{rank}.jsonl", agent) for agent in self.run.all_agents for rank in self.run.ranks_of(agent)
-            )
-            content = RawContent(self.directory)
-            is_reported = any(content.has(self.directory.ranks / name, agent) for name, agent in files)
-            return self.progress.step if self.progress else None if is_reported else 0  # by the program itself
-        return None if steps == 0 and record.throughput is not None else steps
+        if steps is not None or not record.spec.instrument or record.spec.throughput_regex is not None:
+            return None if steps == 0 and record.throughput is not None else steps
+        files = ((f"metrics{rank}.jsonl", agent) for agent in run.all_agents for rank in run.ranks_of(agent))
+        is_reported = any(content.has(self.directory.ranks / name, agent) for name, agent in files)
+        return self.progress.step if self.progress else None if is_reported else 0  # by the program itself
 
     def is_of(self, file: JobFile, end_s: float) -> bool:
         """Return True if a job made it. Several starts in one allocation have the same job id, and differ in times."""
@@ -409,14 +413,16 @@ Begun = Sequence[tuple[RunDirectory, RunFile]]
 """The runs that were begun at a scale, each start of their scripts."""
 
 
-def begun_at(results: Path, scale: str) -> Begun:
-    """Return the starts of all runs of a scale."""
+def begun_at(results: Path, scale: str, after: int = 0) -> Begun:
+    """Return the starts of all runs of a scale, oldest first. after: the attempts up to this one are left out."""
     found = []
     for path in sorted((results / "runs").glob(f"*/*/{scale}/r*")):
-        for directory in map(RunDirectory, (*sorted(path.glob("attempts/*")), path)):
+        earlier = sorted(int(each.name) for each in path.glob("attempts/*") if each.name.isdecimal())
+        paths = [path / "attempts" / str(number) for number in earlier if number > after]
+        for directory in map(RunDirectory, (*paths, path)):
             with suppress(OSError, ValueError):
                 found.append((directory, read_run_file(directory)))
-    return found
+    return [(directory, run) for directory, run in found if run.job.attempt > after]
 
 
 def _witness_runs_s(results: Path, file: JobFile, end_s: float) -> Iterator[float]:
@@ -435,8 +441,7 @@ def starts_of(records: RunRecords, begun: Begun, file: JobFile, end_s: float) ->
         if run.job.id == file.job_id:
             with suppress(OSError, ValueError):
                 found.append(Start.read(records, directory, run))
-    own = (start for start in found if start.is_of(file, end_s))
-    return sorted(own, key=lambda start: start.ended.started_at_s if start.ended else math.inf)
+    return [start for start in found if start.is_of(file, end_s)]
 
 
 Share = Callable[[Start, float, float], RunShare]
@@ -524,6 +529,7 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
     training_s = ledger.seconds(*TRAINING)
     return JobRow(
         job_id=name,
+        gpus_used=file.gpus,
         **{**same, **known, "gpus": gpus},
         runs_measured=sum(start.ended is not None and start.ended.outcome == "finished" for start in counted),
         runs_ok=sum(start.record.status == "ok" for start in counted),

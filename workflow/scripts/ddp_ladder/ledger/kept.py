@@ -35,13 +35,14 @@ class Later:
         if not raw.first_states:
             return self
         begun = _optimizer_steps(raw.first_states)
-        goes_on = self._places(raw) <= {*GOOD, "beginning"}  # another optimizer counts anew
+        goes_on = self.places_in(raw) <= {*GOOD, "beginning"}  # another optimizer counts anew
         own = math.inf if begun is None else begun
         return Later(raw.first_states, min(own, self.steps) if goes_on else own)
 
-    def kept_steps(self, raw: RawRun, made: int | None, *, in_order: bool) -> int | None:
+    def kept_steps(self, start: Start, *, in_order: bool) -> int | None:
         """Return how many steps of a start count; None if nothing tells it. in_order: it ended with all that it had."""
-        places, begun = self._places(raw), _optimizer_steps(raw.first_states)
+        raw, made = start.raw, start.steps
+        places, begun = self.places_in(raw), _optimizer_steps(raw.first_states)
         if made == 0 or places in ({"beginning"}, {"no parameters"}):
             return 0
         if made and places and places <= {*GOOD} and begun is not None and math.isfinite(self.steps):
@@ -50,7 +51,7 @@ class Later:
             return round(made * min(1.0, max(0.0, (self.steps - begun) / max(1, trained))))
         return made if in_order or places == {"end"} else _saved_steps(raw)
 
-    def _places(self, raw: RawRun) -> set[Kind]:
+    def places_in(self, raw: RawRun) -> set[Kind]:
         """Return where in this start the ranks of the next one began."""
         last = {end.rank: end.last_state for end in raw.ends if end.last_state is not None}
         return {found.kind for found in resumptions(raw.first_states, last, self.first).values()}
@@ -77,32 +78,30 @@ def _saves_s(rank: RankFiles) -> Sequence[tuple[float, float]]:
     return rank.end.phases.saves_s if rank.end.phases else ()
 
 
-def share_of(start: Start, raw: RawRun, kept: int | None, wall_s: float, end_s: float) -> RunShare:
+def share_of(start: Start, kept: int | None, wall_s: float, end_s: float) -> RunShare:
     """Return what a start has of its job's time, of which so many steps count; None: nothing tells what counts.
 
     wall_s: what it took. end_s: unix time of its end.
     """
+    raw, steps = start.raw, start.steps or 0
     whole = without_waits(in_equal_rows(raw))[0]
     whole = replace(whole, ranks={k: files for k, files in whole.ranks.items() if files.steps.count})
-    cut = replace(whole, ranks={k: _cut(files, kept or 0) for k, files in whole.ranks.items()})
-    if owners_s := owners_of_ranks(whole, start.record.step, wall_s):
+    if not raw.reads_log and (owners_s := owners_of_ranks(whole, start.record.step, wall_s)):
+        cut = replace(whole, ranks={k: _cut(files, kept or 0) for k, files in whole.ranks.items()})
         kept_s = owners_of_ranks(cut, start.record.step, wall_s)
         kept_s[LAUNCHER] = min(kept_s[LAUNCHER], owners_s[LAUNCHER])
         # Ranks without files are taken for the others, which is so in data parallel training but for the last steps.
-        samples = [int(files.steps.samples.sum()) for files in cut.ranks.values()]
-        trained = sum(samples) / len(samples) * raw.spec.world_size
+        trained = sum(int(files.steps.samples.sum()) for files in cut.ranks.values()) / len(cut.ranks)
+        samples = trained * raw.spec.world_size
     else:
-        owners_s = dict(start.owners_s(wall_s, end_s))
-        steps = start.progress.step if start.progress else 0
+        owners_s, samples = dict(start.owners_s(wall_s, end_s)), float((kept or 0) * raw.spec.global_batch)
         part = max(0, (kept or 0) - 1) / (steps - 1) if steps > 1 else 0.0
-        kept_s = {**owners_s}
-        if steps and part < 1:
-            kept_s.update({END: 0.0, NOT_TOLD_APART: part * owners_s[NOT_TOLD_APART]})
-        trained = float((kept or 0) * raw.spec.global_batch)
+        loop_s = {END: 0.0, NOT_TOLD_APART: part * owners_s.get(NOT_TOLD_APART, 0.0)} if (kept or 0) < steps else {}
+        kept_s = owners_s | loop_s
     if kept is None:  # the rest of its time is that of the job's entry for what is not known
         return RunShare(raw.spec.name, {name: s for name, s in kept_s.items() if name in (LAUNCHER, STARTUP)})
     again_s = max(0.0, math.fsum(owners_s.values()) - math.fsum(kept_s.values()))
-    return RunShare(raw.spec.name, {**kept_s, MADE_AGAIN: again_s}, trained if kept else 0.0)
+    return RunShare(raw.spec.name, {**kept_s, MADE_AGAIN: again_s}, samples if kept else 0.0)
 
 
 def _cut(files: RankFiles, kept: int) -> RankFiles:

@@ -39,11 +39,6 @@ NO_TRAINING = (LAUNCHER, STARTUP, END, PROFILE)
 MOST_UNEXPLAINED = 0.05  # of the wall time
 
 
-def training_s(owners_s: Mapping[str, float]) -> float:
-    """Return the seconds from the end of the first step to that of the last one, with validations and saves."""
-    return sum(seconds for name, seconds in owners_s.items() if name not in NO_TRAINING)
-
-
 def saving_fraction(owners_s: Mapping[str, float]) -> float | None:
     """Return which share of the time after the start-up the run spent in saves; None if the owners are not known."""
     whole_s = sum(seconds for name, seconds in owners_s.items() if name not in (LAUNCHER, STARTUP, PROFILE))

@@ -25,11 +25,11 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
 from ddp_ladder.common.process import SIGNALS
 from ddp_ladder.ledger.entries import HOUR_S
-from ddp_ladder.ledger.jobs import JobFile, Start, in_order, job_files
-from ddp_ladder.ledger.resumption import resumptions
+from ddp_ladder.ledger.jobs import Begun, JobFile, Start, begun_at, in_order, job_files, starts_of
+from ddp_ladder.ledger.kept import Later
 from ddp_ladder.plan.plan import Hours, HourUnit, Plan, RunSpec, ScaleJob, read_plan, unit_of
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
-from ddp_ladder.records.raw_models import Job, Progress, SlowFile, read_progress, read_run_file
+from ddp_ladder.records.raw_models import SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
 from ddp_ladder.run.interruption import MARGIN_S, limits_s
 from ddp_ladder.run.progress import good_end
@@ -243,18 +243,24 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
     (job,) = plan.jobs
     files = sorted((file for _, file in job_files(directory) if file.has_held), key=in_order)
     records, spec, kept = RunRecords(directory), job.runs[0], _kept(directory)
-    starts: Sequence[_Start] | None = None
+    begun: Begun | None = None
     links = []
     for place, (file, following) in enumerate(zip_longest(files, files[1:]), start=1):
-        number = file.number or place
+        number, run = file.number or place, records.directory(spec)
         known = kept.get((file.job_id, file.begun_at_s))
         goes_on = following is None and file.ended_at_s is None and file.job_id == alive
-        if known is None and not goes_on and starts is None:
-            after = max((link.attempt for link in kept.values()), default=0)
-            starts = _starts(records, spec, after)
-        its = [start for start in starts or () if _is_of(start, file, is_last=following is None)]
-        going_on = records.directory(spec) if goes_on else None
-        link = known or _link(number, file, its, _state(directory, file), going_on)
+        if known is not None:
+            link = known
+        elif goes_on:
+            link = _link(number, file, (), None, run).replace(end="running", steps=None, saves=None)
+            link = link.replace(slow=_slow(run, file.job_id))
+        else:
+            if begun is None:
+                begun = begun_at(directory, str(job.scale), max((each.attempt for each in kept.values()), default=0))
+            starts = starts_of(records, begun, file, math.inf)
+            link = _link(number, file, starts, _state(directory, file), run)
+            if following is None and file.has_begun and not starts:
+                link = link.replace(failure=_left_out(run, spec))
         if known is None or file.row is not None:
             most_s = math.inf if goes_on else 60.0 * job.runtime_min
             held_s = _held_s(file, most_s, (now_s, following.begun_at_s if following else now_s))
@@ -289,71 +295,24 @@ def _state(directory: Path, file: JobFile) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Start:
-    """One start of the script, or the record of why it was not started."""
-
-    raw: RawRun | None
-    record: Record
-    is_anew: bool = False  # it began where the one before it had begun
-
-    @property
-    def job(self) -> Job | None:
-        return self.record.job
-
-    @property
-    def steps(self) -> int | None:
-        """Return how many steps its ranks made; None: not known."""
-        assert self.raw is not None
-        return Start(self.raw.directory, self.raw.run, self.record, self.raw.ended, _progress(self.raw)).steps
-
-
-def _starts(records: RunRecords, spec: RunSpec, after: int) -> Sequence[_Start]:
-    """Return the starts of the script after so many, oldest first, as far as their files can be read."""
-    last = records.directory(spec)
-    numbers = sorted(int(path.name) for path in last.attempts.glob("*") if path.name.isdecimal())
-    earlier = (last.attempts / str(number) for number in numbers if number > after)
-    starts, before = [], _raw(RunDirectory(last.attempts / str(after))) if after else None
-    for directory in map(RunDirectory, (*earlier, last.path)):
-        with suppress(OSError, ValueError):
-            record, raw = records.stored_or_assembled(directory), _raw(directory)
-            if record.job is not None and record.job.attempt > after:
-                starts.append(_Start(raw, record, _is_anew(before, raw)))
-            before = raw
+def _left_out(directory: RunDirectory, spec: RunSpec) -> Failure | None:
+    """Return why the last link did not start the script; it deletes that record when it begins."""
     with suppress(OSError, ValueError):
-        record = read_record(last.record)
-        if record.job is None and record.spec_hash == spec.hash:
-            starts.append(_Start(None, record))
-    return starts
-
-
-def _raw(directory: RunDirectory) -> RawRun | None:
-    with suppress(OSError, ValueError):
-        return read_raw_run(directory)
+        record = read_record(directory.record)
+        return record.failure if record.job is None and record.spec_hash == spec.hash else None
     return None
 
 
-def _is_anew(before: RawRun | None, raw: RawRun | None) -> bool:
+def _is_anew(start: Start, attempts: Path) -> bool:
     """Return True if all ranks of a start began where they had begun in the one before it."""
-    if before is None or raw is None:
-        return False
-    last = {end.rank: end.last_state for end in before.ends if end.last_state is not None}
-    kinds = {found.kind for found in resumptions(before.first_states, last, raw.first_states).values()}
-    return kinds == {"beginning"}
+    with suppress(OSError, ValueError):
+        before = read_raw_run(RunDirectory(attempts / str(start.run.job.attempt - 1)))
+        return Later(start.raw.first_states).places_in(before) == {"beginning"}
+    return False
 
 
-def _is_of(start: _Start, file: JobFile, *, is_last: bool) -> bool:
-    """Return True if a start belongs to a link. Links in one allocation have one job id, and differ in number."""
-    if start.job is None:  # a link deletes it when it begins
-        return is_last and file.has_begun
-    number = start.raw.run.link if start.raw else None
-    return start.job.id == file.job_id and number in (None, file.number)
-
-
-def _link(
-    number: int, file: JobFile, starts: Sequence[_Start], state: str | None, going_on: RunDirectory | None
-) -> Link:
-    """Return a link. going_on: the run's directory, if it has not ended."""
+def _link(number: int, file: JobFile, starts: Sequence[Start], state: str | None, directory: RunDirectory) -> Link:
+    """Return a link that is over. directory: of its run."""
     last = starts[-1] if starts else None
     link = Link(
         number=number,
@@ -361,28 +320,26 @@ def _link(
         begun_at_s=file.begun_at_s,
         ended_at_s=file.ended_at_s,
         hours=0.0,
-        end="failed" if going_on is None else "running",
+        end="failed",
         state=state,
         signal=file.ended_by,
+        steps=0,
+        saves=0,
     )
-    if going_on is not None:
-        return link.replace(slow=_slow(going_on, file.job_id))
-    if not file.has_begun:
-        return link.replace(failure=NOT_BEGUN, steps=0, saves=0)
-    if last is None or last.job is None:
-        return link.replace(failure=last.record.failure if last else None, steps=0, saves=0)
+    if last is None:
+        return link if file.has_begun else link.replace(failure=NOT_BEGUN)
     end = end_of(last.record, last.raw)
     if end == "failed" and state == TIMEOUT:
         end = "time limit"
     return link.replace(
         end=end,
-        attempt=last.job.attempt,
+        attempt=last.run.job.attempt,
         failure=_killed(file, last.record.failure),
         doubt=_doubt(last.record, end),
         steps=last.steps,
-        saves=_saves(last.raw) if last.raw else None,
-        is_anew=starts[0].is_anew,
-        slow=_slow(last.raw.directory, file.job_id) if last.raw else None,
+        saves=_saves(last),
+        is_anew=_is_anew(starts[0], directory.attempts),
+        slow=_slow(last.directory, file.job_id),
     )
 
 
@@ -407,22 +364,16 @@ def _slow(directory: RunDirectory, job_id: str) -> SlowFile | None:
     return None
 
 
-def _saves(raw: RawRun) -> int | None:
+def _saves(start: Start) -> int | None:
     """Return how often a rank saved; None if that is not known of all of them, and none is known to have saved.
 
     Of a rank 0 that was killed, its progress tells.
     """
-    saves = [len(end.phases.saves_s) if end.phases else None for end in raw.ends]
-    if 0 not in raw.ranks and (progress := _progress(raw)):
-        saves.append(progress.saves)
+    saves = [len(end.phases.saves_s) if end.phases else None for end in start.raw.ends]
+    if 0 not in start.raw.ranks and start.progress:
+        saves.append(start.progress.saves)
     most = max((count for count in saves if count is not None), default=0)
-    return most if most or (len(saves) == raw.spec.world_size and None not in saves) else None
-
-
-def _progress(raw: RawRun) -> Progress | None:
-    with suppress(OSError, ValueError):
-        return read_progress(raw.directory.progress)
-    return None
+    return most if most or (len(saves) == start.run.spec.world_size and None not in saves) else None
 
 
 def _doubt(record: Record, end: End) -> Failure | None:

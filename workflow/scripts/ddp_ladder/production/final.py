@@ -32,7 +32,7 @@ from ddp_ladder.plan.plan import Hours, ScaleJob, Units
 from ddp_ladder.production.chain import Chain, Link, chain_directory, completed, read_chain, read_chain_plan, read_links
 from ddp_ladder.production.planned import Planned, read_planned
 from ddp_ladder.production.slower import TABLE, read_windows
-from ddp_ladder.records.raw_files import RawRun, read_raw_run
+from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.record import Record, Saves
 from ddp_ladder.slurm.lock import Lock, look
 
@@ -52,7 +52,7 @@ PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
 UNKEPT = ("failed", "time limit")  # ends after which the next link begins at the last save
 CERTAIN = 0.95
 Figures = NDArray[np.float64]
-Kept = Mapping[RunDirectory, tuple[RawRun, int | None]]
+Kept = Mapping[RunDirectory, int | None]
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,6 @@ class LinkUse:
     def samples(self) -> float | None:
         """Return what the next link, or the result, has of its samples."""
         return 0.0 if self.link.steps == 0 else self.ledger.samples if self.ledger else None
-
-    @property
-    def samples_per_s(self) -> float | None:
-        training_s = self.parts_s.get(TRAINING)
-        return self.samples / training_s if self.samples is not None and training_s else None
 
 
 @dataclass(frozen=True)
@@ -284,16 +279,15 @@ def _uses(directory: Path, links: Sequence[Link], files: Sequence[JobFile], scal
     for link, file in reversed([*zip(links, files, strict=True)]):
         elapsed_s = HOUR_S * link.hours / link.gpus
         end_s = file.ended_at_s or file.begun_at_s + elapsed_s
-        starts, kept = starts_of(records, begun, file, end_s), dict[RunDirectory, tuple[RawRun, int | None]]()
+        starts, kept = starts_of(records, begun, file, end_s), dict[RunDirectory, int | None]()
         for start in reversed(starts):
-            raw = read_raw_run(start.directory)
-            steps = later.kept_steps(raw, start.steps, in_order=link.end not in UNKEPT)
-            kept[start.directory] = raw, 0 if is_anew else steps
-            later, is_anew = later.before(raw), False
+            steps = later.kept_steps(start, in_order=link.end not in UNKEPT)
+            kept[start.directory] = 0 if is_anew else steps
+            later, is_anew = later.before(start.raw), False
         is_anew = is_anew or link.is_anew
 
         def share(start: Start, wall_s: float, end_s: float, kept: Kept = kept) -> RunShare:
-            return share_of(start, *kept[start.directory], wall_s, end_s)
+            return share_of(start, kept[start.directory], wall_s, end_s)
 
         last = starts[-1] if starts else None
         goes_on = link.end == "running"
@@ -306,7 +300,7 @@ def _uses(directory: Path, links: Sequence[Link], files: Sequence[JobFile], scal
                 ledger=None if goes_on else ledger_of(directory, file, starts, (elapsed_s, link.gpus), share),
                 saves=saves,
                 saving_s=last.record.owners_s.get(SAVING, saves.seconds) if last and saves else None,
-                gpu_energy_j=_energy_j(kept[last.directory][0], last.record) if last and not goes_on else None,
+                gpu_energy_j=_energy_j(last.raw, last.record) if last and not goes_on else None,
             )
         )
     return tuple(reversed(uses))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 
 from ddp_ladder import __version__
-from ddp_ladder.analysis.decisions import kwh
 from ddp_ladder.common.formats import (
     UNKNOWN,
     capitalised,
@@ -33,6 +32,7 @@ from ddp_ladder.production.final import (
     TRAINING,
     UNKEPT,
     Campaign,
+    Held,
     LinkUse,
     daly_s,
     young_s,
@@ -343,7 +343,13 @@ class FinalReport:
     @property
     def csv(self) -> str:
         """Return a row of the plan, one for each link, and one of all."""
-        rows = (self._plan_row(), *map(self._link_row, self.campaign.links), self._row_of_all())
+        rows = [self._plan_row()]
+        for each in self.campaign.links:
+            of_link = {name: getattr(each.link, name) for name in ("job_id", "end", "cause", "steps")}
+            begun_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(each.link.begun_at_s))
+            alone = replace(self.campaign, links=(each,), held=Held())
+            rows.append({**of_link, "begun_at": begun_at, **self._row(each.link.number, alone)})
+        rows.append(self._row("all", self.campaign))
         return csv_text([{**dict.fromkeys(COLUMNS), **row} for row in rows], COLUMNS)
 
     def _energy(self, energy_kwh: float | None) -> Row:
@@ -360,37 +366,16 @@ class FinalReport:
             "samples_per_s": plan.samples_per_s,
         }
 
-    def _link_row(self, use: LinkUse) -> Row:
-        link = use.link
+    def _row(self, name: int | str, campaign: Campaign) -> Row:
+        saves, used = campaign.checkpoints, campaign.used
         return {
-            "link": link.number,
-            "job_id": link.job_id,
-            "begun_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(link.begun_at_s)),
-            "end": link.end,
-            "cause": link.cause,
-            **_held(use.hours),
-            **self._energy(kwh(use.gpu_energy_j)),
-            "queue_wait_s": use.queue_wait_s,
-            "elapsed_s": use.elapsed_s,
-            **_parts(use.parts_s),
-            "steps": link.steps,
-            "samples_kept": use.samples,
-            "samples_per_s": use.samples_per_s,
-            "saves": use.saves and use.saves.count,
-            "saves_s": use.saving_s,
-            "saved_bytes": use.saves and use.saves.bytes,
-        }
-
-    def _row_of_all(self) -> Row:
-        campaign = self.campaign
-        saves = campaign.checkpoints
-        return {
-            "link": "all",
-            **_held(campaign.used),
+            "link": name,
+            "gpu_hours": used.gpus,
+            "node_hours": used.nodes,
             **self._energy(campaign.gpu_energy_kwh),
             "queue_wait_s": campaign.queue_wait_s,
-            "elapsed_s": campaign.held_s,
-            **_parts(campaign.parts_s),
+            "elapsed_s": sum(each.elapsed_s for each in campaign.links),
+            **{OF_PARTS[part]: seconds for part, seconds in campaign.parts_s.items() if campaign.ended},
             "samples_kept": campaign.samples,
             "samples_per_s": campaign.samples_per_s,
             "samples_per_s_median": campaign.held.median,
@@ -401,14 +386,6 @@ class FinalReport:
             "training_share": campaign.training_share,
             "efficiency": campaign.efficiency,
         }
-
-
-def _held(hours: Hours) -> Row:
-    return {"gpu_hours": hours.gpus, "node_hours": hours.nodes}
-
-
-def _parts(parts_s: Mapping[str, float]) -> Row:
-    return {OF_PARTS[part]: seconds for part, seconds in parts_s.items()}
 
 
 def _part(shown: Callable[[float], str], value: float | None, whole: float | None) -> str:
