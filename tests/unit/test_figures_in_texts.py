@@ -16,7 +16,7 @@ from ddp_ladder.diagnosis import correctness
 from ddp_ladder.gates import attribution
 from ddp_ladder.measuring import owners, timing
 from ddp_ladder.nodes import critical_rank, findings
-from ddp_ladder.plan import fit
+from ddp_ladder.plan import fit, witness
 from ddp_ladder.preflight import node_facts
 from ddp_ladder.production import slower
 from ddp_ladder.run import interruption
@@ -92,6 +92,8 @@ OF_CODE = [
     ("measuring", f"above {percent(owners.MOST_UNEXPLAINED)} the figure is doubtful"),
     ("measuring", f"takes over {percent(timing.NOTABLE_EXCESS)} longer"),
     ("measuring", f"more than {ROWS:,} steps those after {SINGLE:,}"),
+    ("measuring", f"{witness.SLOWER} slower"),
+    ("own-sbatch", f"{witness.SLOWER} slower"),
     ("monitoring", f"busy less than {percent(findings.LEAST_BUSY)} of the time"),
     ("monitoring", f"in {percent(findings.MUCH_THROTTLED)} of the samples"),
     ("monitoring", f"{percent(findings.FULL_CPUS)} busy, with loader workers"),
