@@ -13,13 +13,14 @@ from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.records.raw_models import Flops
+from ddp_ladder.records.raw_models import Flops, Witnessed
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Document, Section, as_markdown, blank, markdown_text
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.sections import sections
 from ddp_ladder.report.view import ReportView
 from make_preflight import write_preflight
 from make_records import make_failed_record, make_gate, make_record, make_spec, make_specs, repeated
@@ -51,6 +52,37 @@ def test_flops_are_in_the_headline_and_in_the_results() -> None:
     assert f"each GPU does {at_last:.1f} TFLOP/s (bf16), {100 * at_last / 312:.0f}" in view.headline.text
     assert "A sample takes 60.0 GFLOP" in text
     assert "| scale | TFLOP/s per GPU | of the peak |" in text  # no preflight: no matrix rate
+
+
+@pytest.mark.parametrize(
+    ("witness", "headline", "sentence"),
+    [
+        (
+            Witnessed(status="witnessed"),
+            " (witnessed)",
+            "The number of samples is witnessed: in a short run of the same",
+        ),
+        (Witnessed(status="differs", why="half of them"), " (witnessed)", "the batches that changed them are counted."),
+        (
+            Witnessed(status="off", why="measure.witness_steps is off"),
+            " (not witnessed)",
+            "The number of samples is not witnessed, but counted by the form of the loop: measure.",
+        ),
+        (None, "", ""),
+    ],
+    ids=["witnessed", "differs", "off", "of an earlier version"],
+)
+def test_whether_the_samples_are_witnessed_is_said_beside_them(
+    witness: Witnessed | None, headline: str, sentence: str
+) -> None:
+    view = ReportView(make_results([record.replace(witness=witness) for record in records_of()]), TODAY)
+    text = as_markdown(proposal(view))
+    page = str(sections(view, ()))
+    assert f"4x4 runs at 12,000 samples/s{headline}" in view.headline.text
+    assert all(sentence in each for each in (text, page))
+    assert ("not witnessed" in text + page) == ("not" in headline)
+    notes = {point.note for point in view.rungs if "its samples are not witnessed" in point.note}
+    assert bool(notes) == ("not" in headline)
 
 
 def test_why_there_are_no_flops_is_said() -> None:

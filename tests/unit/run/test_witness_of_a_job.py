@@ -31,7 +31,8 @@ PLACE = {
 }  # fmt: skip
 TESTIMONY: dict[str, Any] = {
     "schema_version": 1, "steps": STEPS, "samples": [BATCH_PER_GPU] * STEPS, "optimizers": {"0": STEPS},
-    "retrained": 0, "places": [PLACE], "doubts": {}, "not_followed": {}, "steps_in_a_row": 1, "flops": {"why": "no matrix product was seen"},
+    "retrained": 0, "places": [PLACE], "doubts": {}, "not_followed": {}, "steps_in_a_row": 1,
+    "flops": {"why": "no matrix product was seen"},
 }  # fmt: skip
 
 

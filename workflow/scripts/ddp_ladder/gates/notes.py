@@ -78,6 +78,8 @@ def notes_on(point: ScalePoint, group: RepeatGroup) -> str:
     notes += [f"allowed to differ: {point.allowed}"] if point.allowed else []
     sources = {run.throughput.source for run in group.good} - {STRONGEST}
     notes += [f"weaker evidence: {SOURCE_IN_WORDS[source]}" for source in sorted(sources)]
+    unseen = (run.record.witness for run in group.good if run.record.witness and not run.record.witness.is_seen)
+    notes += dict.fromkeys(f"its samples are not witnessed: {witness.why}" for witness in unseen)
     notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)
     if point.batch_per_gpu != spec.batch_per_gpu:
         notes.append(_other_batch(point, group))

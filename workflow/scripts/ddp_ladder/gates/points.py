@@ -14,7 +14,7 @@ from ddp_ladder.nodes.findings import RunUse, find_other_processes
 from ddp_ladder.nodes.usage import RankUse, Usage, UsageFinding
 from ddp_ladder.plan.plan import Hours
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.records.raw_models import Flops
+from ddp_ladder.records.raw_models import Flops, Witnessed
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
 from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, Scale
 
@@ -121,10 +121,16 @@ class ScalePoint:
     step: StepFacts | None = None  # what else is known of its steps
     baseline: str = str(ONE_GPU)  # the scale of speed-up and efficiency: the first of the ladder
     flops: Flops | None = None
+    witness: Witnessed | None = None  # of its first run
     gpu: str | None = None  # models of all ranks
     owners_s: tuple[tuple[str, float], ...] = ()  # where the seconds of one run went: measuring/owners
     unexplained: str = ""  # the remark by which the figure is doubtful, of the first run that has one: DOUBTFUL
     unexplained_next: str = ""  # what that remark advises
+
+    @property
+    def is_witnessed(self) -> bool:
+        """Return True if its samples are those that a witness run saw, without a doubt."""
+        return self.witness is not None and self.witness.status in ("witnessed", "differs") and not self.unexplained
 
     @property
     def scale(self) -> Scale:

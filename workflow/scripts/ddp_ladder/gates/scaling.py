@@ -147,6 +147,7 @@ def _figures(group: RepeatGroup, baseline: RepeatGroup | None) -> Fields:
         "log_rate": group.log_rate,
         "unsteady": notes.unsteady(group),
         "flops": records[0].flops,
+        "witness": records[0].witness,
         "gpu": gpu_models(records[0]),
         "parameters": one_of(map(parameters_seen, records)),
         "simulated": next((record.world.simulated for record in records if record.world.simulated), None),

@@ -102,6 +102,16 @@ class Witnessed(Model):
         """Return True if its batches were followed."""
         return self.status in ("witnessed", "differs", "doubtful")
 
+    @property
+    def in_words(self) -> str:
+        """Return what it says of the samples that are told, as a sentence."""
+        if self.status in ("witnessed", "differs"):
+            return (
+                "The number of samples is witnessed: in a short run of the same script each batch was followed through "
+                "every operator to the model's parameters, and the batches that changed them are counted."
+            )
+        return f"The number of samples is not witnessed, but counted by the form of the loop: {self.why}."
+
 
 class RunFile(RawFile):
     """Input of a run (run.json), written by its job before it starts. Its version rises with that of any other file."""

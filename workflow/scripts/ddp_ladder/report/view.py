@@ -400,8 +400,9 @@ def _stage(stage: str, points: Sequence[ScalePoint]) -> str:
 
 def _figures(point: ScalePoint, unit: str) -> str:
     rate = f"{point.scale} runs at {SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
-    if point.statistic == SAMPLES_PER_TIME:
-        rate += " (samples / time)"
+    remarks = ["samples / time"] * (point.statistic == SAMPLES_PER_TIME)
+    remarks += ["witnessed" if point.is_witnessed else "not witnessed"] * (point.witness is not None)
+    rate += f" ({', '.join(remarks)})" * bool(remarks)
     tokens, flops = tokens_in_words(point, unit), ""
     if point.tflop_per_s_per_gpu is not None:
         does = f"; each {unit} does {TFLOP_PER_S.shown(point)} TFLOP/s ({point.flops_precision})"
