@@ -355,7 +355,7 @@ def fit_figure(fit: Fit) -> Figure:
 
 
 FOLDER = "usage"
-WIDTH_IN, PANEL_IN = 4.4, 0.95  # three beside each other on a screen, one on a phone
+USAGE_WIDTH_IN, USAGE_PANEL_IN = 4.4, 0.95  # three beside each other on a screen, one on a phone
 BINS = 240  # of time: each shows its lowest, median and highest value
 LINES = (*COLOURS, GREY)
 LEGEND_CHARACTERS, KEY_CHARACTERS, LEGEND_ROW_IN = 60, 5, 0.17  # of a row, of a line and its gaps; a row's height
@@ -485,8 +485,8 @@ def usage_figure(shown: Sequence[Chart], timeline: Timeline) -> Figure:
     with rc_context(STYLE):
         gpus = next((chart.kinds for chart in shown if chart.of_gpus and len(chart.kinds) > 1), {})
         columns = max(1, min(4, LEGEND_CHARACTERS // (KEY_CHARACTERS + max(map(len, gpus), default=0))))
-        height_in = 0.9 + PANEL_IN * len(shown) + LEGEND_ROW_IN * (len(gpus) // columns)
-        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained", facecolor=PAPER)
+        height_in = 0.9 + USAGE_PANEL_IN * len(shown) + LEGEND_ROW_IN * (len(gpus) // columns)
+        figure = Figure(figsize=(USAGE_WIDTH_IN, height_in), layout="constrained", facecolor=PAPER)
         axes = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
         shaded = [span for span in timeline.spans if span.phase in SHADES]
         for chart, own in zip(shown, axes, strict=True):
