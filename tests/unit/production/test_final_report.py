@@ -77,12 +77,23 @@ class Made:
     begins_at: int = 0  # after so many steps of the training
     gpus: int = 2  # that Slurm gave to it, where ranks use 2
     clock_s: float = 0.0  # that of its host is wrong by
+    late_steps: int = 0  # that the progress of killed ranks does not know
     states: str = ""  # what its ranks show of them: steps of the optimizer, values of the parameters, nothing
 
     @property
     def saved_steps(self) -> int:
         """What it has saved, and the next link goes on from."""
         return self.steps if self.end in ("saved", "complete") else max(self.saves, default=1) - 1
+
+    @property
+    def known_steps(self) -> int:
+        return max(1, self.steps - self.late_steps)
+
+    @property
+    def known_s(self) -> float:
+        """What its progress knows, from the end of the first step."""
+        saves_s = sum(s for k, s in self.saves.items() if k <= self.known_steps)
+        return (self.known_steps - 1) * self.step_s + saves_s * (not self.beside)
 
     def owners_s(self, kept: int | None) -> dict[str, float]:
         """Whose its seconds are from the end of the first step to the end of the ranks, if so many steps count."""
@@ -91,9 +102,10 @@ class Made:
         if not self.steps or kept is None:
             return {"training": 0.0, "checkpoints": 0.0, "made again": 0.0}
         if self.end == "killed":  # nothing tells a save from a step
-            part = max(0, kept - 1) / (self.steps - 1) if self.steps > 1 else 0.0
-            again_s = (1 - part) * loop_s + ENDING_S + 0.5 + AFTER_S
-            return {"training": part * loop_s, "checkpoints": 0.0, "made again": again_s if kept < self.steps else 0.0}
+            part = min(1.0, max(0, kept - 1) / (self.known_steps - 1)) if self.known_steps > 1 else 0.0
+            again_s = loop_s + ENDING_S + 0.5 + AFTER_S - part * self.known_s
+            is_lost = kept < self.known_steps
+            return {"training": part * self.known_s, "checkpoints": 0.0, "made again": again_s if is_lost else 0.0}
         training_s = (max(1, kept) - 1) * self.step_s
         saving_s = sum(seconds for k, seconds in saves.items() if k <= max(1, kept) + 1)
         again_s = (loop_s - training_s - saving_s + ENDING_S) * (kept < self.steps)
@@ -130,6 +142,7 @@ def links(draw: st.DrawFn, end: str, states: str) -> Made:
         draw(st.booleans()),
         gpus=draw(st.sampled_from([2, 4])),
         clock_s=draw(st.sampled_from([0.0, 0.0, -2.6e6, 2.6e6])),
+        late_steps=draw(st.integers(0, 3)),
         states=states,
     )
 
@@ -211,10 +224,8 @@ def lose_ranks(run: RunDirectory, made: Made, moved_s: float) -> None:
             write_json(
                 run.ranks / f"rank{rank}.first.json", {"schema_version": 1, **common, "rank": rank, "state": state}
             )
-    pauses_s = 0 if made.beside else sum(made.saves.values())
-    elapsed_s = (made.steps - 1) * made.step_s + pauses_s
-    progress = {"step": made.steps, "saves": len(made.saves), "samples_per_s": None, "elapsed_s": elapsed_s}
-    write_json(run.progress, {**progress, "updated_at_s": LOOP_AT_S + elapsed_s + moved_s})
+    progress = {"step": made.known_steps, "saves": len(made.saves), "samples_per_s": None, "elapsed_s": made.known_s}
+    write_json(run.progress, {**progress, "updated_at_s": LOOP_AT_S + made.known_s + moved_s})
 
 
 def begin_chain(results: Path) -> Path:
@@ -476,11 +487,12 @@ def test_a_link_that_was_cancelled_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_training_after_which_the_script_began_anew_is_not_kept_and_a_doubtful_result_is_named(tmp_path: Path) -> None:
-    """Both are in what the chain keeps of links that are over."""
-    campaign, _ = write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "saved"), Made(1.0, 8, {4: 2.0}, "complete")])
+    anew = [Made(1.0, 6, {4: 2.0}, "saved", states="values"), Made(1.0, 8, {4: 2.0}, "complete", states="values")]
+    campaign, _ = write_world(tmp_path, anew)
     first, second = (each.link for each in campaign.links)
+    assert second.is_anew
     doubt = Failure(verdict="different parameters", why="2 checksums", next="correct the script")
-    keep_links(tmp_path / "production", [first, second.replace(is_anew=True, doubt=doubt)])
+    keep_links(tmp_path / "production", [first, second.replace(doubt=doubt)])
     edit(tmp_path / "production/jobs/1x2/1.json", lambda file: file["row"].update(queue_wait_s=125.0))
     campaign = read_campaign(tmp_path, STARTED_AT_S + 1e6)
     assert campaign.samples == pytest.approx(8 * SPEC.global_batch)

@@ -344,7 +344,7 @@ def _accounted(line: Mapping[str, str]) -> Accounted | None:
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """One start of a run's script, as its files tell of it."""
 
     directory: RunDirectory
@@ -354,7 +354,7 @@ class Start:
     progress: Progress | None = None  # of rank 0, the last one
 
     @classmethod
-    def read(cls, records: RunRecords, directory: RunDirectory, run: RunFile) -> Start:
+    def read(cls, records: RunRecords, directory: RunDirectory, run: RunFile) -> RunStart:
         """Read it. Raises OSError or ValueError."""
         start = cls(directory, run, records.stored_or_assembled(directory))
         with suppress(OSError, ValueError):
@@ -434,23 +434,23 @@ def _witness_runs_s(results: Path, file: JobFile, end_s: float) -> Iterator[floa
                 yield ended.wall_s
 
 
-def starts_of(records: RunRecords, begun: Begun, file: JobFile, end_s: float) -> list[Start]:
+def starts_of(records: RunRecords, begun: Begun, file: JobFile, end_s: float) -> list[RunStart]:
     """Return the starts of a job, oldest first. end_s: its end, by its own clock."""
     found = []
     for directory, run in begun:
         if run.job.id == file.job_id:
             with suppress(OSError, ValueError):
-                found.append(Start.read(records, directory, run))
+                found.append(RunStart.read(records, directory, run))
     return [start for start in found if start.is_of(file, end_s)]
 
 
-Share = Callable[[Start, float, float], RunShare]
+Share = Callable[[RunStart, float, float], RunShare]
 
 
 def ledger_of(
-    results: Path, file: JobFile, starts: Sequence[Start], held: tuple[float, int], share: Share = Start.share
+    results: Path, file: JobFile, starts: Sequence[RunStart], held: tuple[float, int], share: Share = RunStart.share
 ) -> Ledger:
-    """Return the ledger of a job. held: for how long, and how many GPUs. share: of a start, as ``Start.share``."""
+    """Return the ledger of a job. held: for how long, and how many GPUs. share: of a start, as ``RunStart.share``."""
     elapsed_s, gpus = held
     preflight_s, end_s = file.row.preflight_s if file.row else 0.0, file.begun_at_s + elapsed_s
     with suppress(OSError, ValueError):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ddp_ladder.ledger.entries import MADE_AGAIN, RunShare
-from ddp_ladder.ledger.jobs import Start
+from ddp_ladder.ledger.jobs import RunStart
 from ddp_ladder.ledger.resumption import GOOD, Kind, resumptions
 from ddp_ladder.measuring.owners import END, LAUNCHER, NOT_TOLD_APART, STARTUP, owners_of_ranks
 from ddp_ladder.measuring.pauses import in_equal_rows, without_waits
@@ -39,13 +39,15 @@ class Later:
         own = math.inf if begun is None else begun
         return Later(raw.first_states, min(own, self.steps) if goes_on else own)
 
-    def kept_steps(self, start: Start, *, in_order: bool) -> int | None:
+    def kept_steps(self, start: RunStart, *, in_order: bool) -> int | None:
         """Return how many steps of a start count; None if nothing tells it. in_order: it ended with all that it had."""
         raw, made = start.raw, start.steps
         places, begun = self.places_in(raw), _optimizer_steps(raw.first_states)
         if made == 0 or places in ({"beginning"}, {"no parameters"}):
             return 0
         if made and places and places <= {*GOOD} and begun is not None and math.isfinite(self.steps):
+            if not raw.ends:  # the progress, which is written once a second, knows fewer
+                return round(max(0.0, self.steps - begun))
             ended = _optimizer_steps({end.rank: end.last_state for end in raw.ends if end.last_state})
             trained = made if ended is None else ended - begun  # it may leave out steps, or make several in one
             return round(made * min(1.0, max(0.0, (self.steps - begun) / max(1, trained))))
@@ -78,7 +80,7 @@ def _saves_s(rank: RankFiles) -> Sequence[tuple[float, float]]:
     return rank.end.phases.saves_s if rank.end.phases else ()
 
 
-def share_of(start: Start, kept: int | None, wall_s: float, end_s: float) -> RunShare:
+def share_of(start: RunStart, kept: int | None, wall_s: float, end_s: float) -> RunShare:
     """Return what a start has of its job's time, of which so many steps count; None: nothing tells what counts.
 
     wall_s: what it took. end_s: unix time of its end.

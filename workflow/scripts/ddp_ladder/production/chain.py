@@ -25,7 +25,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
 from ddp_ladder.common.process import SIGNALS
 from ddp_ladder.ledger.entries import HOUR_S
-from ddp_ladder.ledger.jobs import Begun, JobFile, Start, begun_at, in_order, job_files, starts_of
+from ddp_ladder.ledger.jobs import Begun, JobFile, RunStart, begun_at, in_order, job_files, starts_of
 from ddp_ladder.ledger.kept import Later
 from ddp_ladder.plan.plan import Hours, HourUnit, Plan, RunSpec, ScaleJob, read_plan, unit_of
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
@@ -303,7 +303,7 @@ def _left_out(directory: RunDirectory, spec: RunSpec) -> Failure | None:
     return None
 
 
-def _is_anew(start: Start, attempts: Path) -> bool:
+def _is_anew(start: RunStart, attempts: Path) -> bool:
     """Return True if all ranks of a start began where they had begun in the one before it."""
     with suppress(OSError, ValueError):
         before = read_raw_run(RunDirectory(attempts / str(start.run.job.attempt - 1)))
@@ -311,7 +311,7 @@ def _is_anew(start: Start, attempts: Path) -> bool:
     return False
 
 
-def _link(number: int, file: JobFile, starts: Sequence[Start], state: str | None, directory: RunDirectory) -> Link:
+def _link(number: int, file: JobFile, starts: Sequence[RunStart], state: str | None, directory: RunDirectory) -> Link:
     """Return a link that is over. directory: of its run."""
     last = starts[-1] if starts else None
     link = Link(
@@ -364,7 +364,7 @@ def _slow(directory: RunDirectory, job_id: str) -> SlowFile | None:
     return None
 
 
-def _saves(start: Start) -> int | None:
+def _saves(start: RunStart) -> int | None:
     """Return how often a rank saved; None if that is not known of all of them, and none is known to have saved.
 
     Of a rank 0 that was killed, its progress tells.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.ledger import entries
 from ddp_ladder.ledger.entries import ALL_OWNERS, HOUR_S, IDLE, MADE_AGAIN, PREFLIGHT, WITNESS, Ledger, RunShare
-from ddp_ladder.ledger.jobs import JobFile, Start, begun_at, job_files, ledger_of, starts_of
+from ddp_ladder.ledger.jobs import JobFile, RunStart, begun_at, job_files, ledger_of, starts_of
 from ddp_ladder.ledger.kept import Later, share_of
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, SAVING, STARTUP
@@ -274,35 +274,28 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
 
 def _uses(directory: Path, links: Sequence[Link], files: Sequence[JobFile], scale: str) -> tuple[LinkUse, ...]:
     """Return what each link used. The last one is read first: it shows what counts of those before it."""
-    records, begun, later, is_anew = RunRecords(directory), begun_at(directory, scale), Later(), False
-    uses = []
+    records, begun, later, uses = RunRecords(directory), begun_at(directory, scale), Later(), list[LinkUse]()
     for link, file in reversed([*zip(links, files, strict=True)]):
         elapsed_s = HOUR_S * link.hours / link.gpus
-        end_s = file.ended_at_s or file.begun_at_s + elapsed_s
-        starts, kept = starts_of(records, begun, file, end_s), dict[RunDirectory, int | None]()
-        for start in reversed(starts):
-            steps = later.kept_steps(start, in_order=link.end not in UNKEPT)
-            kept[start.directory] = 0 if is_anew else steps
-            later, is_anew = later.before(start.raw), False
-        is_anew = is_anew or link.is_anew
-
-        def share(start: Start, wall_s: float, end_s: float, kept: Kept = kept) -> RunShare:
-            return share_of(start, kept[start.directory], wall_s, end_s)
-
-        last = starts[-1] if starts else None
-        goes_on = link.end == "running"
-        saves = last.record.saves if last and not goes_on else None
-        uses.append(
-            LinkUse(
-                link=link,
-                hours=Hours.held(link.hours / link.gpus, file.nodes, link.gpus),
-                queue_wait_s=file.row.queue_wait_s if file.row else None,
-                ledger=None if goes_on else ledger_of(directory, file, starts, (elapsed_s, link.gpus), share),
-                saves=saves,
-                saving_s=last.record.owners_s.get(SAVING, saves.seconds) if last and saves else None,
-                gpu_energy_j=_energy_j(last.raw, last.record) if last and not goes_on else None,
-            )
+        use = LinkUse(
+            link, Hours.held(elapsed_s / HOUR_S, file.nodes, link.gpus), file.row.queue_wait_s if file.row else None
         )
+        starts = starts_of(records, begun, file, file.ended_at_s or file.begun_at_s + elapsed_s)
+        kept = dict[RunDirectory, int | None]()
+        for start in reversed(starts):
+            kept[start.directory] = later.kept_steps(start, in_order=link.end not in UNKEPT)
+            later = later.before(start.raw)
+        if use.has_ended:
+
+            def share(start: RunStart, wall_s: float, end_s: float, kept: Kept = kept) -> RunShare:
+                return share_of(start, kept[start.directory], wall_s, end_s)
+
+            use = replace(use, ledger=ledger_of(directory, file, starts, (elapsed_s, link.gpus), share))
+        if use.has_ended and starts:
+            record, saves = starts[-1].record, starts[-1].record.saves
+            use = replace(use, saves=saves, gpu_energy_j=_energy_j(starts[-1].raw, record))
+            use = replace(use, saving_s=record.owners_s.get(SAVING, saves.seconds) if saves else None)
+        uses.append(use)
     return tuple(reversed(uses))
 
 
