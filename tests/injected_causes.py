@@ -66,7 +66,8 @@ class Bench:
             for repeat in range(1, self._repeats + 1)
         )
         results = self._results / f"{cause}_{workers}"
-        made: ScaleJob = replace(job, scale=shape, runs=specs, more=(), preflight=Preflight(enabled=False))
+        of_made = {"more": (), "witness": None, "preflight": Preflight(enabled=False)}
+        made: ScaleJob = replace(job, scale=shape, runs=specs, **of_made)
         records = make_runs(self._plan, made, results, ThisMachine(f"local-{cause}"), 900)
         assert all(record.status == "ok" for record in records), [record.failure for record in records]
         return records

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, WitnessLimits, make_plan
 from ddp_ladder.production.rehearsal import Rehearsal, judge_rehearsal
 from ddp_ladder.records.record import Failure, Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.link import run_twice
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.run.witness import make_witnesses
 from ddp_ladder.settings.keys import Hang, Preflight
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import REHEARSAL
@@ -34,7 +35,7 @@ def make_runs(plan: Plan, job: ScaleJob, results: Path, nodes: Nodes, time_s: fl
     """Make the runs of a job below this directory; return their records."""
     context = Context(job, results, nodes, time.monotonic() + time_s, RunConsole(len(job.runs), sys.stderr))
     with closing(context.assembler):
-        run_scale(context, replace(plan, jobs=(job,)), {})
+        run_scale(context, replace(plan, jobs=(job,)), {}, make_witnesses)
     return [read_record(RunDirectory(results / "runs" / spec.name).record) for spec in job.runs]
 
 
@@ -56,10 +57,11 @@ class Here:
         nodes: Nodes | None = None,
         hang: Hang | None = None,
         time_s: float = 300.0,
+        witness: WitnessLimits | None = None,
     ) -> list[Record]:
         """Make several runs in one job without a preflight, each with these changes of the spec; return their records.
 
-        time_s: of the job.
+        time_s: of the job. witness: of a run before them that follows its batches; None: there is none.
         """
         script = self.path / "train.py"
         script.write_text(text)
@@ -67,7 +69,8 @@ class Here:
         shipped = next(job for job in plan.jobs if str(job.scale) == scale)
         usual = {"script": str(script), "launcher": LAUNCHER}
         specs = tuple(shipped.runs[0].replace(**{**usual, **changes}) for changes in runs)
-        job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=Preflight(enabled=False))
+        limits = {"hang": hang or shipped.hang, "preflight": Preflight(enabled=False), "witness": witness}
+        job = replace(shipped, runs=specs, **limits)
         return make_runs(plan, job, self.path, nodes or ThisMachine(JOB), time_s)
 
     def rehearsed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 import report
 import yaml
+from ddp_ladder.records.witness import missing_witnesses
 from project_copy import ANY_EFFICIENCY, Checkout
 
 Climbed = tuple[Checkout, subprocess.CompletedProcess[str]]
@@ -73,6 +75,22 @@ def test_counts_samples_and_not_padding(checkout: Checkout) -> None:
         ranks = checkout.record(f"default/weak/{scale}/r1")["ranks"]
         assert sum(rank["samples"] for rank in ranks) == 1437 * epochs
         assert sum(rank["padding_samples"] for rank in ranks) == padding * epochs
+
+
+def test_one_run_before_the_others_shows_which_batches_are_trained_on(shipped: Climbed) -> None:
+    checkout, climbed = shipped
+    seen = json.loads((checkout.results / "witness/default.json").read_text())
+    trains, validates = seen["places"]
+    assert (seen["status"], trains["trained"], validates["trained"]) == ("witnessed", trains["batches"], 0)
+    assert trains["samples"] > 2 * 1437  # ended after two passes
+    assert validates["sizes"] == {"360": 2}
+    for run in ("default/weak/1x1/r1", "plain/weak/1x1/r1", "default/weak/1x2/r1", "default/weak/2x1/r1"):
+        told = checkout.record(run)["witness"]
+        assert (told["status"], told["places"]) == ("witnessed", seen["places"])
+    first, *_, last = re.findall(r"^stage1 1x1: witness of default, plain: (\w+)", climbed.stdout, re.MULTILINE)
+    assert (first, last) == ("follows", "witnessed")
+    with contextlib.chdir(checkout.path):
+        assert missing_witnesses(checkout.planned, checkout.results) == ()
 
 
 def test_every_run_has_a_rendezvous_of_its_own(checkout: Checkout) -> None:

@@ -10,7 +10,7 @@ from ddp_ladder.analysis.forecast import forecast_file, read_forecast
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.to_do import after_gate, lines_before, runs_to_do, short_runtimes
 from ddp_ladder.gates.gate import judge
-from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.plan import Plan, WitnessLimits
 from make_runs import write_ladder, write_run
 
 
@@ -91,3 +91,13 @@ def test_runs_of_the_scale_itself_count_more_than_the_forecast(tmp_path: Path) -
     (text,) = doubts(plan, tmp_path)
     assert "1 run will take about 20 min" in text
     assert "stages.stage3.runtime: 35" in text
+
+
+def test_the_run_that_follows_its_batches_takes_its_time_too(tmp_path: Path) -> None:
+    plan = ladder(tmp_path, runtime_min=10, rates={"1x1": 9.2, "1x2": 17.2, "2x1": 16.0})  # runs of about 8 min
+    shutil.rmtree(tmp_path / "runs/default/weak/1x1/r2")
+    assert doubts(plan, tmp_path) == []
+    first, *others = plan.jobs
+    followed = replace(first, witness=WitnessLimits(steps=200, seconds=120))
+    (text,) = doubts(replace(plan, jobs=(followed, *others)), tmp_path)
+    assert "too short for 1x1: 1 run will take about 9" in text
