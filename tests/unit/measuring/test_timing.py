@@ -21,10 +21,12 @@ from ddp_ladder.measuring.timing import (
 from ddp_ladder.records.raw_models import RankPhases
 from ddp_ladder.records.record import Rank, Remark
 from ddp_ladder.records.steps import Steps
+from ddp_ladder_instrument.contract import COLUMNS
 from make_records import make_rank, make_spec
-from make_runs import edit, write_run, write_steps
+from make_runs import edit, edit_rank, read_steps, reassemble, write_run, write_steps
 
 NO_WARMUP = Warmup(0, True)
+WAIT = COLUMNS.index("data_wait_s")
 
 
 def steps(times_s: list[float], samples: int = 8, padding: int = 0, wait_s: float = 0.0) -> Steps:
@@ -274,3 +276,20 @@ def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:
 )
 def test_what_needs_no_remark(gaps: Sequence[int], gap_s: float, slow: bool) -> None:
     assert judged(gaps, gap_s, slow=slow) is None
+
+
+@pytest.mark.parametrize(("workers", "fraction"), [(2, 0.8), (0, None)])
+def test_waits_for_workers_in_the_first_step_of_a_pass_are_told_apart(
+    tmp_path: Path, workers: int, fraction: float | None
+) -> None:
+    """Of 60 steps 10 are left out, and then four of 50 begin a pass."""
+    run = write_run(tmp_path, make_spec("1x1"))
+    rows = read_steps(run, 0)
+    for number, row in enumerate(rows, start=1):
+        row[WAIT] = "0.046" if number % 12 == 1 else "0.001"
+    write_steps(run, 0, rows)
+    phases = {"epoch_steps": [*range(1, 61, 12)], "validations_s": []}
+    edit_rank(run, 0, loader={"num_workers": workers}, phases=phases)
+    parts = reassemble(run).step
+    assert parts is not None
+    assert parts.begin_wait_fraction == (fraction and pytest.approx(fraction))
