@@ -113,7 +113,7 @@ def test_phases_of_a_long_run_are_told_once_also_where_the_log_reaches_into_its_
         {"epoch_steps": steps, "validations_s": [], "without_a_pass_s": [], "saves_s": some, "saves": None}
         for steps, some in (([1, 11], spans[:2]), ([1, 11, 21], spans))
     )
-    rest = (0.0, {}, Counter(), -1, {}, Batches(), False)
+    rest = (0.0, {}, Counter(), -1, {}, Batches(), False, {})
     joined = Judged(judged, before, *rest).join(Judged(live, whole, *rest))
     assert joined.phases == whole
 
