@@ -51,9 +51,9 @@ setup: $(VENV)/$(if $(TRAINING),.run-$(READY),.workflow-$(READY))
 	@echo "$(VENV) is ready$(if $(TRAINING),, for the workflow; the training runs with software.python of config/cluster.yaml)."
 	@echo "Next: source $(VENV)/bin/activate"
 
-# Four at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
+# Three at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
 test: $(VENV)/.test-$(READY)
-	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
 
 quick: $(VENV)/.test-$(READY)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not programs"
