@@ -16,6 +16,7 @@ HOOK = "hook "  # begins the entry of not_measured on a hook that failed
 FIRST_SAMPLES = "first samples"  # begins that on digests that raised
 
 WITNESS_STEPS = 200  # of a run that follows its batches, at most
+FOLLOWED = ("witnessed", "differs", "doubtful")  # statuses of a witness that has followed its batches
 WITNESS_PASSES = 2  # over a loader that trains, to their ends: then it ends, too
 WARMUP_STEPS = 20  # at least left out on a GPU: clocks rise, memory and kernel caches fill
 LATE = "not over after"  # begins the error of a preflight's rank that its time limit ended

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder_instrument.contract import LAUNCHED_VARIABLE, RUN_VARIABLE
+from ddp_ladder_instrument.contract import FOLLOWED, LAUNCHED_VARIABLE, RUN_VARIABLE
 from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, without_values
 
@@ -167,6 +167,6 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
 
 def _never_train(witness: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:
     """Return the places that draw and never train, as the witness of this run's script has seen."""
-    if witness.get("status") not in ("witnessed", "differs", "doubtful"):
+    if witness.get("status") not in FOLLOWED:
         return frozenset()
     return frozenset(tuple(place["lines"]) for place in witness["places"] if not place["trained"])

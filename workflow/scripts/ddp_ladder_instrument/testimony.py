@@ -69,10 +69,16 @@ def _joined(batches: Sequence[Drawn], steps: Sequence[Step]) -> Step:
 
 
 def content(
-    batches: Sequence[Drawn], steps: Sequence[Step], doubts: Mapping[str, int], not_followed: Mapping[str, int]
+    batches: Sequence[Drawn],
+    steps: Sequence[Step],
+    training: Sequence[Step],
+    doubts: Mapping[str, int],
+    not_followed: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the content of witness.json. Samples of a place: those drawn, and those that the training was shown."""
-    training = training_steps(batches, steps)
+    """Return the content of witness.json. Samples of a place: those drawn, and those that the training was shown.
+
+    training: ``training_steps`` of the steps.
+    """
     trained: Counter[int] = Counter()
     for step in training:
         trained.update(dict.fromkeys(step.samples, 1))

@@ -232,8 +232,9 @@ class Witness:
             self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if MANUAL in self._wrote:
             self._end_step(MANUAL)
-        flops = self.flops.summary(training_steps(self.batches, self.steps))
-        return {**content(self.batches, self.steps, self.doubts, self.not_followed), "flops": flops}
+        training = training_steps(self.batches, self.steps)
+        told = content(self.batches, self.steps, training, self.doubts, self.not_followed)
+        return {**told, "flops": self.flops.summary(training)}
 
     def _end_step(self, number: int) -> None:
         arrived = self._arrived.pop(number, set())

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ddp_ladder.common.formats import capitalised
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.nodes.critical_rank import Exchange, Kind, against_waits
@@ -130,7 +131,15 @@ class ScalePoint:
     @property
     def is_witnessed(self) -> bool:
         """Return True if its samples are those that a witness run saw, without a doubt."""
-        return self.witness is not None and self.witness.status in ("witnessed", "differs") and not self.unexplained
+        return self.witness is not None and self.witness.is_counted and not self.unexplained
+
+    @property
+    def witness_in_words(self) -> str:
+        """Return whether its samples are witnessed, as a sentence; empty if it can have no witness."""
+        if self.witness is None:
+            return ""
+        is_doubtful = self.witness.is_counted and not self.is_witnessed
+        return f"{capitalised(self.unexplained)}." if is_doubtful else self.witness.in_words
 
     @property
     def scale(self) -> Scale:

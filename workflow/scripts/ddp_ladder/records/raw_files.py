@@ -41,6 +41,7 @@ from ddp_ladder.records.raw_models import (
     RunEnd,
     RunFile,
     TrainingState,
+    Witnessed,
     read_run_file,
     read_stalls,
 )
@@ -211,7 +212,7 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
                 with noted(path := directory.ranks / f"rank{k}.steps"):
                     if end.rank != k:
                         raise ValueError(f"its end record is that of rank {end.rank}")
-                    end, steps = as_witnessed(*_judged(content.read(path, agent), end, log), run.witness)
+                    end, steps = _judged(content.read(path, agent), end, log, run.witness)
                     ranks[k] = fewer.of(RankFiles(_sharing(end, ranks.get(k - 1)), steps))
             if k not in ranks and (why := _unwritten(directory, content, agent, k)):
                 unwritten.append(why)
@@ -240,7 +241,7 @@ def steps_of_ranks(raw: RawRun) -> Iterator[tuple[int, Steps]]:
                 path = raw.directory.ranks / f"rank{k}.json"
                 end, log = _end_of(raw.run, raw.content, agent, path)
                 content = raw.content.read(path.with_suffix(".steps"), agent)
-                yield k, as_witnessed(*_judged(content, end, log), raw.run.witness)[1]
+                yield k, _judged(content, end, log, raw.run.witness)[1]
 
 
 def _first_state(
@@ -284,8 +285,8 @@ def _of(run: RunFile, model: type[File], data: Any) -> File:
     return file
 
 
-def _judged(content: bytes, end: RankEnd, log: Log | None) -> tuple[RankEnd, Steps]:
-    """Return a rank's end record and its steps (content), by its log if there is one.
+def _judged(content: bytes, end: RankEnd, log: Log | None, witness: Witnessed | None) -> tuple[RankEnd, Steps]:
+    """Return a rank's end record and its steps (content), by its log if there is one, with the samples of its witness.
 
     Raises ValueError if they are not those of its end record.
     """
@@ -293,11 +294,11 @@ def _judged(content: bytes, end: RankEnd, log: Log | None) -> tuple[RankEnd, Ste
         raise ValueError("its digest is not the one in the rank's end record")
     matrix = matrix_of(content)
     if log is not None:
-        return judged_anew(end, matrix, log)
+        return as_witnessed(*judged_anew(end, matrix, log), witness)
     steps = Steps.of(matrix)
     if steps.count != end.steps.count:
         raise ValueError(f"it has {steps.count} steps, not {end.steps.count}")
-    return end, steps
+    return as_witnessed(end, steps, witness)
 
 
 def _files(directory: RunDirectory) -> Iterator[tuple[str, os.stat_result]]:

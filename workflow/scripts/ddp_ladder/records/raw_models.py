@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from ddp_ladder_instrument.contract import FOLLOWED
 from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
@@ -93,19 +94,23 @@ class Witnessed(Model):
 
     status: WitnessStatus | Literal["off", "not made"]
     why: str = ""
-    spread: Annotated[float, Field(ge=0)] = 0.0  # of the mean samples of a step, relative, with 95 % confidence
     places: Several[WitnessedPlace] = ()
     flops: Flops | None = None  # None if nothing was followed
 
     @property
     def is_seen(self) -> bool:
         """Return True if its batches were followed."""
-        return self.status in ("witnessed", "differs", "doubtful")
+        return self.status in FOLLOWED
+
+    @property
+    def is_counted(self) -> bool:
+        """Return True if the samples that are told are those that it saw."""
+        return self.status in ("witnessed", "differs")
 
     @property
     def in_words(self) -> str:
         """Return what it says of the samples that are told, as a sentence."""
-        if self.status in ("witnessed", "differs"):
+        if self.is_counted:
             return (
                 "The number of samples is witnessed: in a short run of the same script each batch was followed through "
                 "every operator to the model's parameters, and the batches that changed them are counted."

@@ -27,7 +27,6 @@ class Witness(Model):
     steps: Count = 0  # of the training
     took_s: Duration
     torch: str | None = None  # version
-    spread: Duration = 0.0  # as of Witnessed
     places: Several[WitnessedPlace] = ()
     flops: Flops | None = None  # of a sample
     doubts: Mapping[str, Count] = {}

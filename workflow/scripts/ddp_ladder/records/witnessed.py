@@ -6,8 +6,6 @@ script that draws batches which share of their samples was trained on; other run
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -33,7 +31,6 @@ class Verdict(NamedTuple):
     status: WitnessStatus
     why: str
     counted: tuple[int, ...]
-    spread: float
 
 
 def compared(testimony: Mapping[str, Any], log: Log, facts: Mapping[str, Any]) -> Verdict:
@@ -46,12 +43,8 @@ def compared(testimony: Mapping[str, Any], log: Log, facts: Mapping[str, Any]) -
     never = {number[tuple(place["lines"])] for place in places if not place["trained"]}
     judged = judge(log, facts["samples_per_step"], facts["later_stage"], never)
     counted = tuple(judged.places.get(number[tuple(place["lines"])], (0, 0, 0))[2] for place in places)
-    seen, steps = testimony["samples"], testimony["steps"]
-    spread = (
-        0.0 if steps < 2 or not any(seen) else 2 * statistics.stdev(seen) / math.sqrt(steps) / statistics.mean(seen)
-    )
     status, why = _status(testimony, sum(judged.table.samples), sum(judged.table.padding_samples))
-    return Verdict(status, why, counted, spread)
+    return Verdict(status, why, counted)
 
 
 def _status(testimony: Mapping[str, Any], samples: int, padding: int) -> tuple[WitnessStatus, str]:

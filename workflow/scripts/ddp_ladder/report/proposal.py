@@ -132,7 +132,7 @@ def _parallel(view: ReportView) -> Iterator[Block]:
     backends = " or ".join(dict.fromkeys(run.spec.backend for run in runs))
     processes = "one process per GPU" if view.unit == "GPU" else "CPU processes"
     source = weakest(run.throughput.source for run in runs if run.throughput)
-    witnessed = "".join(dict.fromkeys(f" {point.witness.in_words}" for point in view.proposed if point.witness))
+    witnessed = "".join(dict.fromkeys(f" {point.witness_in_words}" for point in view.proposed if point.witness))
     yield Block(
         f"Data parallel training with PyTorch: {processes}, started by {launchers}, which exchange gradients with "
         f"{backends}. The script ran unmodified. Source of the throughput: {SOURCE_IN_WORDS[source]}."

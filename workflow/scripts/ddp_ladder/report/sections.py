@@ -152,7 +152,7 @@ def _scales(view: ReportView) -> Iterator[Block]:
         if any(point.efficiency_plain is not None for point in view.points):
             text += "; “vs plain” is against the script alone, with no launcher and no DDP"
         notes.append(f"{text}.")
-    notes += dict.fromkeys(point.witness.in_words for point in view.rungs if point.witness)
+    notes += dict.fromkeys(point.witness_in_words for point in view.rungs if point.witness)
     notes += [f"TFLOP/s is not given, as FLOPs were not counted: {why}." for why in view.not_counted]
     device = "" if view.unit == "GPU" else "this site has no GPU, so each “GPU” of a scale is one CPU process; "
     notes.append(f"Small figures in brackets are {INTERVALS}; {device}all columns are defined below.")

@@ -109,7 +109,6 @@ def _seen(testimony: Mapping[str, Any], raw: RawRun) -> Outcome:
     return {
         "status": verdict.status,
         "why": verdict.why,
-        "spread": verdict.spread,
         **of_all,
         "places": tuple(places),
         "flops": Flops.from_json(testimony["flops"]),
