@@ -19,12 +19,15 @@ HOSTILE = """it's "$HOME" `x` $(y) \\ #1"""
 
 # Before torch, so that a run that fails does so soon.
 WITNESS = """
-import json, os, signal, socket, sys
-name = f"{os.environ['SLURM_JOB_ID']}.{os.environ['RANK']}.json"
-with open(name, "w") as file:
+import glob, json, os, signal, socket, sys, time
+job, rank = os.environ["SLURM_JOB_ID"], os.environ["RANK"]
+with open(f"{job}.{rank}.part", "w") as file:
     json.dump({"host": socket.gethostname(), "argv": sys.argv[1:], "env": dict(os.environ)}, file)
+os.rename(f"{job}.{rank}.part", f"{job}.{rank}.json")
 if "broken" in sys.argv:
-    if os.environ["RANK"] == "3":
+    while len(glob.glob(f"{job}.*.json")) < 4 and rank == "3":  # its end ends the others
+        time.sleep(0.02)
+    if rank == "3":
         sys.exit(3)
     signal.pause()
 """
