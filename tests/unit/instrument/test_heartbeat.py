@@ -173,14 +173,11 @@ def test_progress_counts_the_saves_that_are_written(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import ctypes, os, sys, _thread, threading
+import ctypes, os, select, sys, threading
 def wait():
     sys.stdin.readline()
 def deep(calls):
     return deep(calls - 1) if calls else 0
-def churn():
-    while True:
-        deep(300)
 how = sys.argv[1]
 if how == "closes all files":
     os.closerange(3, 100)
@@ -193,8 +190,8 @@ if how == "handles an exception":
         {}["lr"]
     except KeyError:
         wait()
-if how == "calls in a thread":
-    _thread.start_new_thread(churn, ())
+while how == "calls" and not select.select([sys.stdin], [], [], 0)[0]:
+    deep(50)
 wait()
 """
 
@@ -245,18 +242,21 @@ def test_the_exception_that_a_waiting_rank_handles_is_told(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="real-time signals are Linux's")
-@pytest.mark.parametrize("how", ["keeps the GIL", "calls in a thread"])
-def test_the_signal_gives_the_stack_of_the_main_thread_and_never_ends_the_process(tmp_path: Path, how: str) -> None:
-    with a_rank(tmp_path, how) as (beat, ask):
-        assert beat.signal is not None
-        if how == "calls in a thread":
-            for _ in range(500):
-                os.kill(beat.pid, beat.signal)
-                time.sleep(0.002)
-        text = ask()
+@pytest.mark.parametrize("how", ["keeps the GIL", "calls"])
+def test_a_silent_rank_is_asked_for_its_stack_and_one_that_beats_shows_it_itself(tmp_path: Path, how: str) -> None:
+    """A signal ends one process in 15,000 that calls functions just then: Python's frames are changing."""
+    with a_rank(tmp_path, how) as (_, ask):
+        for _ in range(200):
+            time.sleep(0.1)
+            text = ask()
+            if text is not None and (how != "calls" or " in deep" in text):
+                break
         assert text is not None
         assert main_stack(text)[-1].file.endswith("instrument.py")
-        assert (" in wait" in text) == (how == "calls in a thread")
+        again = ask(), ask()
+        assert text == again[0] == again[1] or how == "calls"
+        stacks_written = (tmp_path / "rank3.heartbeat").read_text().count("(most recent call first)")
+        assert stacks_written == (1 if how == "calls" else 3)
 
 
 def test_the_shown_figures_are_of_one_moment() -> None:
@@ -288,15 +288,13 @@ def test_a_rank_that_joins_a_process_group_is_sent_no_signal_and_shows_its_stack
     try:
         for joins in (True, False):
             recorder.on_joins(joins)
-            assert (signum in signal.pthread_sigmask(signal.SIG_BLOCK, ())) == (joins and signum is not None)
             heart._beat()
             heart._beat()  # in the place of the stack before
             beat = read_heartbeat(file)
             assert beat.signal == (None if joins else signum)
             frames = main_stack(stacks({0: file}, [Seen(0, beat, 70.0, "alive", os.getpid())])[0])
-            assert sum(frame.function == "_beat" for frame in frames) == joins
             assert any(frame.function.startswith("test_a_rank_that_joins") for frame in frames)
-            assert file.read_text().count("(most recent call first)") == 1 + (not joins)
+            assert file.read_text().count("(most recent call first)") == 1
     finally:
         heart.stop()
 

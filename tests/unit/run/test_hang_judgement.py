@@ -39,6 +39,7 @@ def seen(
         steps=0 if phase == "starting" else 12,
         step_s=None if phase == "starting" else step_s,
         moved_monotonic_s=5.0,
+        written_monotonic_s=5.0,
         sequence=None,
     )
     return Seen(1, heartbeat or None, silent_s, process if heartbeat else "unknown", 7, stack)

@@ -110,7 +110,7 @@ def two_watches(path: Path, monkeypatch: pytest.MonkeyPatch, *beats: dict[str, o
     monkeypatch.setattr(hangs, "stacks", lambda *_: {1: 'Stack (most recent call first):\n  File "t.py", line 7 in f'})
     watches = [HangWatch(cluster.directory, path, cluster.run, BOUNDS, Agent(node)) for node in (0, 1)]
     for node, beat in enumerate(beats):
-        usual = {"pid": 7, "signal": None, "moved_monotonic_s": 1.0, "sequence": None}
+        usual = {"pid": 7, "signal": None, "moved_monotonic_s": 1.0, "written_monotonic_s": 1.0, "sequence": None}
         (path / f"rank{node}.heartbeat").write_text(json.dumps({**usual, **beat}))
         watches[node]._begin_s = 0.0
     cluster._node, cluster._unreached_from = 1, ""

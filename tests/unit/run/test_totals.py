@@ -28,7 +28,15 @@ class Warned:
 
 
 def write_heartbeat(path: Path, totals: list[float | None] | None) -> None:
-    beat = {"pid": 1, "signal": None, "phase": "training", "steps": 5, "step_s": 0.1, "moved_monotonic_s": 1.0}
+    beat = {
+        "pid": 1,
+        "signal": None,
+        "phase": "training",
+        "steps": 5,
+        "step_s": 0.1,
+        "moved_monotonic_s": 1.0,
+        "written_monotonic_s": 1.0,
+    }
     beat |= {"sequence": None, "handles": None, "totals": totals}
     path.write_text(json.dumps(beat).ljust(HEADER_BYTES - 1) + "\n")
 

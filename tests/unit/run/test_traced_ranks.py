@@ -45,7 +45,14 @@ def test_a_traced_rank_is_stopped_only_while_its_tracer_holds_it(monkeypatch: py
         assert tracer.stdout is not None
         pid = int(tracer.stdout.readline())
         beat = HeartbeatHeader(
-            pid=pid, signal=None, phase="training", steps=1, step_s=1, moved_monotonic_s=0, sequence=None
+            pid=pid,
+            signal=None,
+            phase="training",
+            steps=1,
+            step_s=1,
+            moved_monotonic_s=0,
+            written_monotonic_s=0,
+            sequence=None,
         )
         try:
             assert {hangs.find_process(beat) for _ in range(5)} == {("alive", pid)}

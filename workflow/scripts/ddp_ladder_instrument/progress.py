@@ -8,11 +8,12 @@ samples: consumed by this process in this step; seconds: the step's whole time; 
 it spent waiting for data (optional).
 
 DDP_LADDER_HEARTBEATS names the agent's directory for heartbeats, on this node. There, rank<k>.heartbeat begins with
-HEADER_BYTES of one JSON object, padded with blanks and rewritten in place once a second. Stacks follow. The agent asks
-with a signal, also while C code keeps the GIL: its handler appends the stack of the main thread, which it interrupts,
-and of no other, as a stack that is read while its thread runs can end the process with SIGSEGV. In init_process_group()
-a rank writes it by itself, with the GIL, and names no signal: in torch 2.4 one makes that call fail ("Interrupted
-system call"). A fatal signal, and SIGTERM unless the script handles it itself, writes the stack to rank<k>.end.
+HEADER_BYTES of one JSON object, padded with blanks and rewritten in place once a second. The stack of the main thread
+follows once nothing moves: with the GIL, as a stack that is read while its thread runs can end the process with
+SIGSEGV. A rank whose C code keeps the GIL falls silent, and its frames stand still: the agent asks it with a signal,
+whose handler appends the stack. In init_process_group() a rank names no signal: in torch 2.4 one makes that call fail
+("Interrupted system call"). A fatal signal, and SIGTERM unless the script handles it itself, writes the stack to
+rank<k>.end.
 
 A thread of its own writes, so that a rank that waits in a collective still tells how many steps it made, and so that a
 step costs nothing. A rank that is stopped, or holds the GIL, falls silent: that is what the watch looks for.
@@ -23,6 +24,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import faulthandler
+import itertools
 import json
 import math
 import os
@@ -44,6 +46,7 @@ from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.table import RECENT, StepTable
 
 HANDLED_CHARACTERS = 100
+FRAMES = 100  # of a stack, as faulthandler shows
 # Torch's flight recorder is written once nothing has moved for so long: in a slow step it would only cost time.
 RECORD_AFTER_S = 2.0
 RECORD_AFTER_STEPS = 5.0
@@ -168,15 +171,13 @@ class Heartbeat:
             self._beat(more_than=self._shown[0])  # without a further step the last throughput stays
 
     def _on_joins(self, joins: bool, place: str | None = None) -> None:
-        """Note whether this process is in init_process_group(), where another thread is to take the signal.
+        """Note whether this process is in init_process_group(), where it is to be sent no signal.
 
         place: at which it meets the others; None if it is not known.
         """
         self._recorder.joins = joins
         if place and self._given_rendezvous and place != self._given_rendezvous:
             self.own_rendezvous = place[:HANDLED_CHARACTERS]
-        if self._signal is not None:
-            signal.pthread_sigmask(signal.SIG_BLOCK if joins else signal.SIG_UNBLOCK, {self._signal})
 
     def _beat_until(self, stop: threading.Lock) -> None:
         while not stop.acquire(timeout=BEAT_S):
@@ -219,25 +220,25 @@ class Heartbeat:
         if not _is_file(self._file, self._path):
             return  # the script closed all files, and the number may be another file now
         still = signs.moved == self._moved
-        joins = self._recorder.joins
         if not still:
             self._moved = signs.moved
             self._moved_at_s = time.monotonic()
             self._is_recorded = False
         content = {
             "pid": os.getpid(),
-            "signal": None if joins else self._signal,
+            "signal": None if self._recorder.joins else self._signal,
             "own_rendezvous": self.own_rendezvous,
             "phase": signs.phase,
             "steps": signs.steps,
             "step_s": signs.step_s,
             "moved_monotonic_s": self._moved_at_s,
+            "written_monotonic_s": time.monotonic(),
             "sequence": _collective_calls() if still else None,
             "handles": _handled() if still else None,
             "totals": self._recorder.totals(),
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
-        if joins:
+        if still:
             stack = _main_stack().encode("utf-8", "replace")
             os.pwrite(self._file, stack, HEADER_BYTES)
             os.ftruncate(self._file, HEADER_BYTES + len(stack))
@@ -305,7 +306,8 @@ def _handled() -> str | None:
 def _main_stack() -> str:
     """Return the stack of the main thread as faulthandler prints it. The caller is another thread, with the GIL."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    calls = [(each.f_code, line) for each, line in traceback.walk_stack(frame)] if frame else []
+    walk = itertools.islice(traceback.walk_stack(frame), FRAMES) if frame else ()
+    calls = [(each.f_code, line) for each, line in walk]
     lines = [f'  File "{code.co_filename}", line {line} in {code.co_name}' for code, line in calls]
     return "\n".join(["Stack (most recent call first):", *lines, ""])
 

@@ -557,11 +557,12 @@ class HeartbeatHeader(Model):
     """The first line of a rank's heartbeat, which the instrument rewrites once a second."""
 
     pid: Positive
-    signal: Positive | None  # the signal that makes the rank append its main thread's stack to this file
+    signal: Positive | None  # makes a silent rank append its main thread's stack to this file
     phase: LoopPhase
     steps: Count
     step_s: Duration | None  # median of the last steps
     moved_monotonic_s: float  # when a step, a backward pass or a batch was last seen: CLOCK_MONOTONIC
+    written_monotonic_s: float  # when this was; its main thread's stack follows if nothing moved for a second
     sequence: int | None  # collective calls begun in the default group; None while the rank goes on
     handles: str | None = None  # the exception that the main thread handles meanwhile, in short
     totals: Several[float | None] | None = None  # contract.TOTALS; None before two steps

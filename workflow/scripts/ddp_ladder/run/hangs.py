@@ -473,16 +473,23 @@ def cpu_s(pid: int | None) -> float:
 def stacks(files: Mapping[int, Path], ranks: Collection[Seen]) -> dict[int, str]:
     """Return the main threads' stacks of these ranks, as far as they could be had within a bounded time.
 
-    files: the heartbeat of each rank, to which it appends its stack on the signal, also if it keeps the GIL.
+    files: the heartbeat of each rank. One that beats has written its stack there by itself. One that has fallen silent
+    keeps the GIL, and appends it on the signal; a signal to any other could end it: its stack may be just changing.
     """
-    asked: dict[int, int] = {}  # size of the heartbeat before
+    places: dict[int, int] = {}  # where a rank's stack begins in its file
+    asked: dict[int, int] = {}
     for seen in ranks:
-        signum = seen.heartbeat.signal if seen.heartbeat else None
+        try:
+            beat = read_heartbeat(files[seen.rank])
+        except (OSError, ValueError):
+            continue
+        if time.monotonic() - beat.written_monotonic_s < BEATS_S or not beat.signal:
+            places[seen.rank] = HEADER_BYTES
         # A stopped process would answer when it goes on, in the middle of something else.
-        if seen.pid is not None and signum and seen.process != "stopped" and catches(seen.pid, signum):
+        elif seen.pid is not None and seen.process != "stopped" and catches(seen.pid, beat.signal):
             asked[seen.rank] = _size(files[seen.rank])
             with contextlib.suppress(OSError):
-                os.kill(seen.pid, signum)
+                os.kill(seen.pid, beat.signal)
     until_s = time.monotonic() + (STACKS_WITHIN_S if asked else 0.0)
     sizes = asked
     while time.monotonic() < until_s:
@@ -490,9 +497,7 @@ def stacks(files: Mapping[int, Path], ranks: Collection[Seen]) -> dict[int, str]
         before, sizes = sizes, {rank: _size(files[rank]) for rank in asked}
         if sizes == before and all(sizes[rank] > size for rank, size in asked.items()):
             break
-    # A rank that names no signal may have written its stack by itself.
-    own = {one.rank: HEADER_BYTES for one in ranks if one.heartbeat and not one.heartbeat.signal}
-    return {rank: text for rank, size in {**own, **asked}.items() if (text := _read(files[rank], size))}
+    return {rank: text for rank, size in {**places, **asked}.items() if (text := _read(files[rank], size))}
 
 
 def stack_at_end(path: Path) -> list[str]:
