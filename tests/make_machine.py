@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_ladder.nodes.describe import NodeDescription
+from ddp_ladder.nodes.sampler import NodeDescription
 
 WORDS = (
     "1 x NVIDIA H100 80GB HBM3 (driver 545.23.08); 2 x Intel(R) Xeon(R) Platinum 8468; 96 CPUs; 1007 GiB; "

@@ -13,7 +13,7 @@ from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import NodeGpu
 from ddp_ladder.platform.launchers import Rendezvous
 from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight
-from ddp_ladder.preflight.node_facts import DirectoryFacts, GpusFacts, InterfaceFacts, NodeFacts
+from ddp_ladder.preflight.nodes import DirectoryFacts, GpusFacts, InterfaceFacts, NodeFacts
 from ddp_ladder.preflight.result import PreflightResult, result_file
 from ddp_ladder.records.raw_models import AgentEnd, Job, PreflightLimits, RunFile
 

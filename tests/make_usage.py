@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from ddp_ladder.nodes.files import MonitorFile, columns
-from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, parse_samples, timeline
+from ddp_ladder.nodes.usage import NodeSamples, StepTimes, Timeline, parse_samples, timeline
 
 BEGIN_S = 1_800_000_000.0
 EVERY_S = 2.0

@@ -16,11 +16,10 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, WitnessLimits, make_plan
 from ddp_ladder.production.rehearsal import Rehearsal, judge_rehearsal
 from ddp_ladder.records.record import Failure, Record, read_record
-from ddp_ladder.run.job import Context, run_scale
-from ddp_ladder.run.link import run_twice
+from ddp_ladder.run.job import Context, run_scale, run_twice
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from ddp_ladder.run.progress import RunConsole
-from ddp_ladder.run.witness import make_witnesses
+from ddp_ladder.run.short_runs import make_witnesses
 from ddp_ladder.settings.keys import Hang, Preflight
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import REHEARSAL

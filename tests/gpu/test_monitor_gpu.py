@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from ddp_ladder.nodes.describe import describe, machine_directory
+from ddp_ladder.nodes.sampler import describe, machine_directory
 from ddp_ladder.platform.accelerators import ACCELERATORS, Gpus, Value, open_nvidia
-from ddp_ladder.preflight.node_facts import gpus_facts
+from ddp_ladder.preflight.nodes import gpus_facts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from ddp_ladder.settings.load import load_settings
-from ddp_ladder.settings.sources import CLUSTER, CONFIG
+from ddp_ladder.settings.load import CLUSTER, CONFIG, load_settings
 from project_copy import NO_TORCH, copy_project
 
 pytestmark = pytest.mark.slurm

@@ -17,7 +17,7 @@ import machines
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
-from ddp_ladder.nodes.describe import read_machines
+from ddp_ladder.nodes.sampler import read_machines
 from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
 from scales import GPU_SITE, MEETING, prepare, salloc, scale_job
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from ddp_ladder.analysis import decisions, prediction
-from ddp_ladder.archive import make as archive
+from ddp_ladder.archive import archive
 from ddp_ladder.assembly import run_records
 from ddp_ladder.diagnosis import correctness
 from ddp_ladder.gates import attribution
 from ddp_ladder.measuring import owners, timing
 from ddp_ladder.nodes import critical_rank, findings
 from ddp_ladder.plan import fit, witness
-from ddp_ladder.preflight import node_facts
+from ddp_ladder.preflight import nodes as node_facts
 from ddp_ladder.production import slower
 from ddp_ladder.run import interruption
 from ddp_ladder.run import preflight as run_preflight

@@ -17,8 +17,7 @@ from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.node.network import free_port, node_name
 from ddp_ladder.nodes.findings import RunUse, findings
-from ddp_ladder.nodes.read import parse_samples, timeline
-from ddp_ladder.nodes.usage import RankUse, node_usage
+from ddp_ladder.nodes.usage import RankUse, node_usage, parse_samples, timeline
 from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_models import AgentEnd

@@ -44,7 +44,7 @@ DRY_RUNS = """
 import os, sys
 from snakemake.cli import main
 sys.path.insert(0, "workflow/scripts")
-import ddp_ladder.climb.ladder, ddp_ladder.climb.start, ddp_ladder.plan.text, ddp_ladder.settings.sources
+import ddp_ladder.climb.ladder, ddp_ladder.climb.start, ddp_ladder.plan.text, ddp_ladder.settings.load
 for line in sys.stdin.read().splitlines():
     directory, *arguments = line.split("\\0")
     if os.fork() == 0:

@@ -14,8 +14,7 @@ from ddp_ladder.production.chain import end_of
 from ddp_ladder.production.slower import TABLE, SpeedWatch
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import read_run_file
-from ddp_ladder.run.job import Context
-from ddp_ladder.run.link import run_link
+from ddp_ladder.run.job import Context, run_link
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import LinkConsole
 from ddp_ladder.settings.keys import Preflight

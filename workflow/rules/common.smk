@@ -35,10 +35,10 @@ sys.path.insert(0, str(SCRIPTS))
 is_module = not workflow.modifier.is_main_snakefile()
 
 import ddp_ladder.common.requirements
-from ddp_ladder.slurm.allocation import check_allocation
+from ddp_ladder.slurm.query import check_allocation
 from ddp_ladder.climb.start import announcements, boxes, warnings_before_runs
 from ddp_ladder.common.files import NotWritten, check_room, shown_path
-from ddp_ladder.climb.to_do import forecast_text
+from ddp_ladder.climb.ladder import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
 from ddp_ladder.climb.production import production_text
@@ -47,7 +47,7 @@ from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_term
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
-from ddp_ladder.settings.sources import CLUSTER, WITHOUT_TRAINING, module_sources, moved, needed, read_sources
+from ddp_ladder.settings.load import CLUSTER, WITHOUT_TRAINING, module_sources, moved, needed, read_sources
 
 if workflow.is_main_process and sys.stdout.isatty():
     os.environ[BEHIND_PIPE] = str(columns())

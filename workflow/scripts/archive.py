@@ -13,12 +13,12 @@ from pathlib import Path
 
 import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.archive.make import archive_name, make_archive
+from ddp_ladder.archive.archive import archive_name, make_archive
 from ddp_ladder.archive.names import Names
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.settings.keys import Settings
-from ddp_ladder.settings.sources import Sources, add_options
+from ddp_ladder.settings.load import Sources, add_options
 
 
 @command

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.doctor.doctor import examine, failed, listing
-from ddp_ladder.settings.sources import Sources, add_options
+from ddp_ladder.settings.load import Sources, add_options
 
 
 @command

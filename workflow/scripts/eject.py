@@ -21,8 +21,7 @@ from ddp_ladder.job_script.script import PRODUCTION_SCRIPT, climb_script, produc
 from ddp_ladder.plan.plan import Plan, read_plan
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.plan import production_of
-from ddp_ladder.settings.load import OVERLAY
-from ddp_ladder.settings.sources import Sources, add_options
+from ddp_ladder.settings.load import OVERLAY, Sources, add_options
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 
 

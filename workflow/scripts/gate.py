@@ -11,7 +11,7 @@ from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.to_do import after_gate, restore_records
+from ddp_ladder.climb.ladder import after_gate, restore_records
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import notify
 from ddp_ladder.gates.gate import judge, write_verdict

@@ -11,7 +11,7 @@ import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.doctor.site_draft import read_cluster, write_draft
-from ddp_ladder.settings.sources import CLUSTER
+from ddp_ladder.settings.load import CLUSTER
 
 
 @command

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords, as_made
-from ddp_ladder.climb.to_do import runs_to_do, witnesses_to_do
+from ddp_ladder.climb.ladder import runs_to_do, witnesses_to_do
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_json
 from ddp_ladder.plan.fit import planned
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.settings.sources import Sources, add_options
+from ddp_ladder.settings.load import Sources, add_options
 
 
 @command

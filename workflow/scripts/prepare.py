@@ -11,7 +11,7 @@ from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.run.training_files import prepare_data
-from ddp_ladder.settings.sources import Sources, add_options
+from ddp_ladder.settings.load import Sources, add_options
 
 
 @command

@@ -15,8 +15,8 @@ from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.plan.fit import planned
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.plan import production_of, rehearsal_plan
-from ddp_ladder.production.rehearsed import rehearsal_directory
-from ddp_ladder.settings.sources import Sources, add_options
+from ddp_ladder.production.rehearsal import rehearsal_directory
+from ddp_ladder.settings.load import Sources, add_options
 
 
 @command

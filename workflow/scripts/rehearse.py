@@ -12,11 +12,9 @@ from pathlib import Path
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.production.rehearsal import judge_rehearsal
-from ddp_ladder.production.rehearsed import not_made, write_rehearsal
+from ddp_ladder.production.rehearsal import judge_rehearsal, not_made, write_rehearsal
 from ddp_ladder.records.record import Failure
-from ddp_ladder.run.job import carry_out, context_of
-from ddp_ladder.run.link import run_twice
+from ddp_ladder.run.job import carry_out, context_of, run_twice
 from ddp_ladder.settings.terms import REHEARSAL
 
 

@@ -17,8 +17,7 @@ from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.production.chain import read_chain, read_chain_plan, read_links, used_hours
 from ddp_ladder.production.slower import SpeedWatch
-from ddp_ladder.run.job import carry_out, context_of
-from ddp_ladder.run.link import run_link
+from ddp_ladder.run.job import carry_out, context_of, run_link
 from ddp_ladder.run.progress import LinkConsole
 from ddp_ladder.settings.terms import PRODUCTION
 

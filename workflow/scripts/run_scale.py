@@ -20,9 +20,8 @@ from ddp_ladder.ledger.jobs import Kind
 from ddp_ladder.plan.fit import fit_file
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.preflight.result import result_file
-from ddp_ladder.run.fit import NoBatch, fitted, leave_all_out
 from ddp_ladder.run.job import carry_out, context_of, run_preflight, run_scale
-from ddp_ladder.run.witness import make_witnesses
+from ddp_ladder.run.short_runs import NoBatch, fitted, leave_all_out, make_witnesses
 from ddp_ladder.settings.terms import Scale
 
 

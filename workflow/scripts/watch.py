@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Imported here, so that Ctrl-C ends the command without a traceback from the start on.
     from ddp_ladder.common.command import command
     from ddp_ladder.live.screen import show_once, watch
-    from ddp_ladder.settings.sources import read_sources
+    from ddp_ladder.settings.load import read_sources
 
     @command
     def run() -> int:

@@ -14,18 +14,17 @@ import archive as archive_command
 import hypothesis
 import pytest
 import report as report_command
-from ddp_ladder.archive.archive import MANIFEST, read_archive, unpack
-from ddp_ladder.archive.make import make_archive, without_names
+from ddp_ladder.archive.archive import MANIFEST, make_archive, read_archive, unpack, without_names
 from ddp_ladder.archive.names import Names, texts_in
 from ddp_ladder.common.files import OWN, write_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.figures import csv_columns
 from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.nodes.describe import machine_directory
+from ddp_ladder.nodes.sampler import machine_directory
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.document import csv_text
 from ddp_ladder.report.results import LadderResults, read_results
-from ddp_ladder.settings.sources import OF_NO_SITE
+from ddp_ladder.settings.load import OF_NO_SITE
 from hypothesis import given
 from hypothesis import strategies as st
 from make_jobs import make_row, write_job

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddp_ladder.analysis.forecast import forecast_file, read_forecast
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.to_do import after_gate, lines_before, runs_to_do, short_runtimes
+from ddp_ladder.climb.ladder import after_gate, lines_before, runs_to_do, short_runtimes
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan, WitnessLimits
 from make_runs import write_ladder, write_run

@@ -9,8 +9,7 @@ import pytest
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import MOST_LINES, FailedJob, announcements, boxes, require_no_job_left
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.settings.load import load_settings
-from ddp_ladder.settings.sources import CLUSTER, CONFIG
+from ddp_ladder.settings.load import CLUSTER, CONFIG, load_settings
 from ddp_ladder.slurm.jobs import JobEnd, new_job_name, write_job_end
 from ddp_ladder.slurm.lock import Lock, held
 from make_files import write_files, write_programs

@@ -12,7 +12,7 @@ import pytest
 from ddp_ladder.assembly import assemble as assembly
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.to_do import restore_records, runs_of_edited_scripts, runs_to_do
+from ddp_ladder.climb.ladder import restore_records, runs_of_edited_scripts, runs_to_do
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.record import Record, read_record, write_record

@@ -16,9 +16,9 @@ from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.usage import RankUse, node_usage
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.collectives import ProbeRank, bandwidth_findings, identity_findings
-from ddp_ladder.preflight.node_findings import node_findings
+from ddp_ladder.preflight.directory import unfinished
+from ddp_ladder.preflight.nodes import node_findings
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PairRow
-from ddp_ladder.preflight.unfinished import unfinished
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import FailedRank, SilentAgent, Unreached
 from ddp_ladder.settings.keys import Monitor, Slurm

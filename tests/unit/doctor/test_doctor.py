@@ -15,8 +15,7 @@ from ddp_ladder.doctor import doctor as checks
 from ddp_ladder.doctor.doctor import examine, failed, judge_python, listing, mistake, outcome, site_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings.keys import Container, Settings, Software, Variant
-from ddp_ladder.settings.load import load_settings
-from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
+from ddp_ladder.settings.load import CLUSTER, CONFIG, Sources, load_settings
 from ddp_ladder.slurm.query import records
 from make_files import put_on_path, write_programs
 from slurm_captured import NODES, shows

@@ -12,8 +12,7 @@ import yaml
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.doctor.site_draft import Cluster, cluster_of, draft
 from ddp_ladder.settings.keys import Site
-from ddp_ladder.settings.load import load_settings
-from ddp_ladder.settings.sources import CLUSTER, CONFIG
+from ddp_ladder.settings.load import CLUSTER, CONFIG, load_settings
 from ddp_ladder.slurm.query import records
 from make_files import put_on_path, write_programs
 from project_copy import ROOT

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.to_do import runs_to_do
+from ddp_ladder.climb.ladder import runs_to_do
 from ddp_ladder.common.files import RunDirectory, read_json, sha256, write_json
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.gates.gate import judge, write_verdict

@@ -31,8 +31,7 @@ from ddp_ladder.ledger.jobs import (
     starts_of,
     update,
 )
-from ddp_ladder.preflight.bad_nodes import BadNode, add_bad_node, bad_nodes_file
-from ddp_ladder.preflight.result import error
+from ddp_ladder.preflight.result import BadNode, add_bad_node, bad_nodes_file, error
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.jobs import JobState
 from ddp_ladder.slurm.query import SlurmError

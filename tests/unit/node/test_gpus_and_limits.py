@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import SCRIPTS, Agent
 from ddp_ladder.platform.accelerators import QUERY, Cuda, visible_gpus
-from ddp_ladder.preflight.node_facts import gpus_facts
+from ddp_ladder.preflight.nodes import gpus_facts
 from make_files import write_programs
 from make_preflight import GPU, has_ended
 from make_preflight import gpus_facts as gpus_facts_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.node.launch import Places
-from ddp_ladder.node.wrapper import findings, try_wrapper, wrappers_of
-from ddp_ladder.production.rehearsed import what_is_rehearsed
+from ddp_ladder.node.software import try_wrapper, wrapper_findings, wrappers_of
+from ddp_ladder.production.rehearsal import what_is_rehearsed
 from make_records import make_spec
 
 NOT_STARTED = "it does not start the training's Python: exit code"
@@ -31,7 +31,7 @@ NOT_STARTED = "it does not start the training's Python: exit code"
 def test_a_wrapper_is_tried(tmp_path: Path, words: tuple[str, ...], severity: str | None, said: str) -> None:
     within_s = 1.0 if "sleep 60" in words else 100.0
     trial = try_wrapper(words, make_spec("1x2"), Places(Path.cwd(), tmp_path), os.environ, within_s)
-    found = [*findings(trial, "node1")]
+    found = [*wrapper_findings(trial, "node1")]
     assert [each.severity for each in found] == ([severity] if severity else [])
     assert all(said in each.measured for each in found)
     assert [*tmp_path.iterdir()] == []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ddp_ladder.nodes import describe as describing
-from ddp_ladder.nodes.describe import NodeDescription, describe, machine_directory, read_machines
+from ddp_ladder.nodes import sampler as describing
+from ddp_ladder.nodes.sampler import NodeDescription, describe, machine_directory, read_machines
 from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator
 from make_files import write_programs
 from make_machine import make_machine

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from ddp_ladder.nodes.read import Span, StepTimes, Timeline, parse_samples, timeline
+from ddp_ladder.nodes.usage import Span, StepTimes, Timeline, parse_samples, timeline
 from make_usage import BEGIN_S, make_monitor_file, make_samples, make_timeline, samples_text
 
 

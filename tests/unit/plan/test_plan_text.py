@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.to_do import runs_to_do, witnesses_to_do
+from ddp_ladder.climb.ladder import runs_to_do, witnesses_to_do
 from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.keys import GateThresholds

@@ -31,10 +31,10 @@ xpu = ACCELERATORS["xpu"] = Xpu()
 from ddp_ladder.doctor.doctor import judge_python
 from ddp_ladder.node.launch import Places, node_environment
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.preflight.node_facts import gpus_facts
+from ddp_ladder.preflight.nodes import gpus_facts
 from ddp_ladder.settings.keys import Node
 from ddp_ladder.settings.load import load_settings
-from ddp_ladder.settings.sources import CLUSTER, CONFIG
+from ddp_ladder.settings.load import CLUSTER, CONFIG
 
 settings = load_settings(CONFIG, CLUSTER)
 node = Node.from_json({"gpus": 2, "device": "xpu", "cpus": 8})

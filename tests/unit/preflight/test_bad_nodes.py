@@ -12,13 +12,22 @@ from ddp_ladder.climb import executor
 from ddp_ladder.climb.production import leaves_out_bad_node
 from ddp_ladder.common.files import write_json
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.bad_nodes import add_bad_node, bad_nodes, bad_nodes_file, found_bad, without_bad_nodes
-from ddp_ladder.preflight.result import PreflightFinding, error, read_result, warning
+from ddp_ladder.preflight.result import (
+    PreflightFinding,
+    add_bad_node,
+    bad_nodes,
+    bad_nodes_file,
+    error,
+    found_bad,
+    read_result,
+    warning,
+    without_bad_nodes,
+)
 from ddp_ladder.production.chain import Link
 from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.keys import Slurm
-from ddp_ladder.slurm.allocation import sbatch_options
 from ddp_ladder.slurm.jobs import JobEnd
+from ddp_ladder.slurm.query import sbatch_options
 from make_preflight import JOB, write_preflight
 from make_records import make_plan_of, make_spec
 

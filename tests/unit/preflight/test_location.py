@@ -19,10 +19,9 @@ from ddp_ladder.preflight.collectives import (
     pair_rows,
     size_rows,
 )
-from ddp_ladder.preflight.location import locate, most_at_once
-from ddp_ladder.preflight.node_findings import node_findings
-from ddp_ladder.preflight.result import PreflightFinding, finding_line
-from ddp_ladder.preflight.unfinished import unfinished
+from ddp_ladder.preflight.directory import unfinished
+from ddp_ladder.preflight.nodes import node_findings
+from ddp_ladder.preflight.result import PreflightFinding, finding_line, locate, most_at_once
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder_instrument.contract import LATE, OVER_PAIRS

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from ddp_ladder.node.network import free_port, node_name
-from ddp_ladder.preflight.node_facts import (
+from ddp_ladder.preflight.nodes import (
     HeadServer,
     NodeFacts,
     collect,

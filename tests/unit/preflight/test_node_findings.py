@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.node.wrapper import WrapperTrial
+from ddp_ladder.node.software import WrapperTrial
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.node_facts import InterfaceFacts, NodeFacts
-from ddp_ladder.preflight.node_findings import node_findings
+from ddp_ladder.preflight.nodes import InterfaceFacts, NodeFacts, node_findings
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from make_preflight import GPU, directory, gpus_facts, node_facts

@@ -22,12 +22,11 @@ from ddp_ladder.common.files import RunDirectory, read_json, write_json
 from ddp_ladder.common.formats import UNKNOWN, significant
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.ledger.jobs import update
-from ddp_ladder.nodes.read import parse_samples
-from ddp_ladder.nodes.usage import energy_of_gpus_j
+from ddp_ladder.nodes.usage import energy_of_gpus_j, parse_samples
 from ddp_ladder.plan.plan import Units
 from ddp_ladder.production.chain import keep_links, write_chain
 from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, read_held, young_s
-from ddp_ladder.production.planned import read_planned
+from ddp_ladder.production.plan import read_planned
 from ddp_ladder.production.slower import COLUMNS
 from ddp_ladder.records.record import Failure
 from ddp_ladder.report.document import as_markdown

@@ -12,8 +12,7 @@ from ddp_ladder.plan import fit as fits
 from ddp_ladder.plan.fit import Fit, Trial, fit_file, planned
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.production.plan import Production, dry_run_text, production_of, rehearsal_plan, rehearsal_text
-from ddp_ladder.production.rehearsal import Rehearsal
-from ddp_ladder.production.rehearsed import rehearsal_directory, rehearsed, write_rehearsal
+from ddp_ladder.production.rehearsal import Rehearsal, rehearsal_directory, rehearsed, write_rehearsal
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import load_settings
 from make_runs import RATES, write_run

@@ -10,7 +10,7 @@ import pytest
 from ddp_ladder.assembly import run_records
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.to_do import restore_records, runs_to_do
+from ddp_ladder.climb.ladder import restore_records, runs_to_do
 from ddp_ladder.common.files import RunDirectory, sha256
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records import judging

@@ -29,7 +29,7 @@ from ddp_ladder.report.document import as_markdown
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.view import ReportView
-from ddp_ladder.settings.sources import read_sources
+from ddp_ladder.settings.load import read_sources
 from make_records import make_record, make_specs, repeated
 from make_results import make_results
 from make_runs import write_ladder
@@ -190,7 +190,7 @@ def test_a_mistake_in_a_file_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], told: str
 ) -> None:
     (tmp_path / "mine.toml").write_text((CENTRES / "csc-large.toml").read_text().replace(*change))
-    monkeypatch.setattr("ddp_ladder.settings.sources.CENTRES", tmp_path)
+    monkeypatch.setattr("ddp_ladder.settings.load.CENTRES", tmp_path)
     with pytest.raises(UserError, match=re.escape(told)):
         read_centre("mine")
 

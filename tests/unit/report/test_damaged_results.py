@@ -14,7 +14,7 @@ from ddp_ladder.diagnosis.signatures import read_lines
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.ledger.jobs import update_or_warn
 from ddp_ladder.live.status import Reader
-from ddp_ladder.nodes.describe import machine_directory
+from ddp_ladder.nodes.sampler import machine_directory
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder_instrument.contract import RUN_VARIABLE

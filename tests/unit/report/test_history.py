@@ -21,12 +21,11 @@ from ddp_ladder.analysis.history import (
     histories,
     in_order,
 )
-from ddp_ladder.archive.archive import unpack
-from ddp_ladder.archive.make import make_archive
+from ddp_ladder.archive.archive import make_archive, unpack
 from ddp_ladder.archive.names import Names
 from ddp_ladder.measuring.fingerprint import UNREAD
 from ddp_ladder.report.history import history_csv, history_text
-from ddp_ladder.settings.sources import OF_NO_SITE
+from ddp_ladder.settings.load import OF_NO_SITE
 from make_records import make_record, make_specs, repeated
 from make_results import make_results
 from make_runs import edit, write_ladder

@@ -15,7 +15,7 @@ import pytest
 import report as report_command
 from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.to_do import after_gate
+from ddp_ladder.climb.ladder import after_gate
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import UNKNOWN
 from ddp_ladder.gates.gate import judge

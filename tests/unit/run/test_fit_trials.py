@@ -10,11 +10,11 @@ import pytest
 from ddp_ladder.plan.fit import Trial, trials_file
 from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.records.record import FailureKind, Record
-from ddp_ladder.run import fit
-from ddp_ladder.run.fit import NoBatch, choose_batch, trial_of
+from ddp_ladder.run import short_runs
 from ddp_ladder.run.job import Context
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.run.short_runs import NoBatch, choose_batch, trial_of
 from ddp_ladder.settings.load import load_settings
 from make_records import make_failed_record, make_record, make_spec
 from make_runs import edit_batches, edit_rank, reassemble, write_run
@@ -105,7 +105,7 @@ def test_a_search_at_the_end_of_its_time_names_the_key_and_the_best_batch_so_far
         tried.append(batch)
         return Trial(batch_per_gpu=batch, outcome="fits", samples_per_s=1000.0)
 
-    monkeypatch.setattr(fit, "_tried", take_30_s)
+    monkeypatch.setattr(short_runs, "_tried", take_30_s)
     context = Job(plan.jobs[0], tmp_path, ThisMachine("1"), 0.0, RunConsole(1, io.StringIO()))
     with pytest.raises(NoBatch, match="the search needs more time: a trial takes 30 s, 10 s are left") as found:
         choose_batch(context, plan)

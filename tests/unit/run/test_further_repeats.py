@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from ddp_ladder.assembly.run_records import RunRecords, as_made
-from ddp_ladder.climb.to_do import restore_records, runs_to_do
+from ddp_ladder.climb.ladder import restore_records, runs_to_do
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob

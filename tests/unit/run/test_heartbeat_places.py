@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.process import ProcessId
-from ddp_ladder.run import heartbeats
-from ddp_ladder.run.heartbeats import OWNER, PREFIX, heartbeat_places, make_heartbeats
+from ddp_ladder.run import signs
+from ddp_ladder.run.signs import OWNER, PREFIX, heartbeat_places, make_heartbeats
 
 
 def test_they_are_in_memory_else_in_tmpdir_else_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = memory, temporary, nodes = [tmp_path / name for name in ("shm", "tmp", "nodes")]
-    monkeypatch.setattr(heartbeats, "MEMORY", memory)
+    monkeypatch.setattr(signs, "MEMORY", memory)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(temporary))
     assert heartbeat_places(True, nodes) == (memory, nodes)
     for place in reversed(places):

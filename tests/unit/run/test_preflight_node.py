@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import SCRIPTS
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.node_facts import NodeFacts
+from ddp_ladder.preflight.nodes import NodeFacts
 from ddp_ladder.records.raw_models import Job, read_run_file
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.preflight import PreflightOf

@@ -12,9 +12,8 @@ import pytest
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.records.record import Failure, Record
-from ddp_ladder.run import link
-from ddp_ladder.run.job import Context
-from ddp_ladder.run.link import run_link
+from ddp_ladder.run import job as jobs
+from ddp_ladder.run.job import Context, run_link
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.keys import Preflight
@@ -40,10 +39,10 @@ def test_the_preflight_comes_once_before_both_starts(
         called.append(f"start, preflight {context.job.preflight.enabled}")
         return not_run(job.runs[0], "no time", "not here", "")
 
-    monkeypatch.setattr(link, "failed_preflight", preflight)
-    monkeypatch.setattr(link, "run_link", run_link)
+    monkeypatch.setattr(jobs, "failed_preflight", preflight)
+    monkeypatch.setattr(jobs, "run_link", run_link)
     context = Context(job, tmp_path, ThisMachine("1"), math.inf, RunConsole(1, sys.stderr))
-    ended = link.run_twice(context, 1.0, 1.0)
+    ended = jobs.run_twice(context, 1.0, 1.0)
     assert isinstance(ended, Failure)
     assert called == (["preflight"] if cut else ["preflight", "start, preflight False"])
     assert ("no network" in ended.why) == cut

@@ -10,8 +10,8 @@ from typing import cast
 from ddp_ladder.common.files import Agent, read_json
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentTotals, read_run_file
-from ddp_ladder.run.heartbeats import TotalsWriter
 from ddp_ladder.run.interruption import TimedWarning
+from ddp_ladder.run.signs import TotalsWriter
 from ddp_ladder_instrument.contract import HEADER_BYTES, TOTALS
 from make_records import make_spec
 from make_runs import edit, write_run

@@ -13,8 +13,7 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.doctor.doctor import outcome, workload
 from ddp_ladder.run import training_files
 from ddp_ladder.settings.keys import Container
-from ddp_ladder.settings.load import load_settings
-from ddp_ladder.settings.sources import CLUSTER, CONFIG
+from ddp_ladder.settings.load import CLUSTER, CONFIG, load_settings
 from make_files import write_files
 
 SHIPPED = load_settings(CONFIG, CLUSTER)

@@ -14,11 +14,11 @@ from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import Plan, RunSpec, WitnessLimits
 from ddp_ladder.records.record import FailureKind, Record
 from ddp_ladder.records.witness import Witness, Witnesses, missing_witnesses, read_witness, witness_file
-from ddp_ladder.run import witness
+from ddp_ladder.run import short_runs
 from ddp_ladder.run.job import Context
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import RunConsole
-from ddp_ladder.run.witness import make_witnesses
+from ddp_ladder.run.short_runs import make_witnesses
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import Log
 from make_records import BATCH_PER_GPU, make_failed_record, make_plan_of, make_specs
@@ -60,7 +60,7 @@ class Script:
         self.testimony: dict[str, Any] | None = TESTIMONY
         self.failure: FailureKind | None = None
         self.specs: list[RunSpec] = []
-        monkeypatch.setattr(witness, "run_on_free_port", self.run)
+        monkeypatch.setattr(short_runs, "run_on_free_port", self.run)
 
     def run(self, context: Context, directory: RunDirectory, spec: RunSpec, _runs: object) -> Record:
         assert context.is_witness

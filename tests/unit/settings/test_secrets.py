@@ -16,8 +16,7 @@ from ddp_ladder.node.launch import Places, node_environment
 from ddp_ladder.node.software import SetUpError, check_secrets
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.settings.keys import Settings
-from ddp_ladder.settings.load import load_settings
-from ddp_ladder.settings.sources import Sources
+from ddp_ladder.settings.load import Sources, load_settings
 from ddp_ladder_instrument import redaction
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import OWN
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.settings.sources import (
+from ddp_ladder.settings.load import (
     CLUSTER,
     CONFIG,
     OF_NO_SITE,

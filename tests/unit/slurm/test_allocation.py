@@ -8,7 +8,7 @@ from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.interruption import END_S, GRACE_S, MARGIN_S, limits_s
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.allocation import (
+from ddp_ladder.slurm.query import (
     AllocatedResources,
     check_allocation,
     misfits,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.allocation import sbatch_options, step_argv, step_environment
+from ddp_ladder.slurm.query import sbatch_options, step_argv, step_environment
 
 JOB = ScaleJob("stage3", Scale(2, 4), 20, (), cpus=34, slurm=Slurm(), memory_mb=64000, gres="gpu:a100:4")
 NODES = ["node1", "node2"]

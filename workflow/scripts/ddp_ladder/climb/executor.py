@@ -17,7 +17,7 @@ from ddp_ladder.climb.start import check_before_submission
 from ddp_ladder.common.files import NotWritten, shown_path
 from ddp_ladder.common.messages import notify
 from ddp_ladder.ledger.jobs import update_or_warn
-from ddp_ladder.preflight import bad_nodes
+from ddp_ladder.preflight.result import SUPPORT, bad_nodes_file, left_out, listed_bad_node
 from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.slurm import jobs as slurm_jobs
@@ -77,10 +77,10 @@ class LadderJobs:
             return
         except NotSubmitted as error:
             why, then = str(error), error.next
-            if isinstance(error, Refused) and (bad := bad_nodes.left_out(self.ladder.job(scale), self.results)):
+            if isinstance(error, Refused) and (bad := left_out(self.ladder.job(scale), self.results)):
                 nodes, reasons = ", ".join(node.node for node in bad), "; ".join(node.in_words for node in bad)
                 why = f"{reasons}; a job without {nodes} is refused: {why}"
-                then = f"{bad_nodes.SUPPORT.format(file=bad_nodes.bad_nodes_file(self.results))}; or {then}"
+                then = f"{SUPPORT.format(file=bad_nodes_file(self.results))}; or {then}"
             end = JobEnd("", stage, scale, slurm_jobs.NOT_SUBMITTED, "", why=why, next=then)
             self._console.say(f"{stage} {scale}: {end.in_words}")
             self.report_job_error(info, msg=_message(end, self.results))
@@ -151,7 +151,7 @@ class LadderJobs:
         if only_asks or end.scale in self._replaced:
             return False
         then = "submitting again without {node}"
-        if not bad_nodes.listed_bad_node(self.results, planned, end.job_id, end.nodes, self._console.say, then):
+        if not listed_bad_node(self.results, planned, end.job_id, end.nodes, self._console.say, then):
             return False
         self._replaced.add(end.scale)
         return True

@@ -14,14 +14,13 @@ from ddp_ladder.common.files import NotWritten, check_room, file_text, opened
 from ddp_ladder.common.formats import duration
 from ddp_ladder.ledger.jobs import own_problem
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight import bad_nodes
+from ddp_ladder.preflight.result import without_bad_nodes
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.slurm import jobs as slurm_jobs
-from ddp_ladder.slurm.allocation import sbatch_options
 from ddp_ladder.slurm.jobs import Advice, JobEnd, JobState, Submission
 from ddp_ladder.slurm.lock import Held, Lock, look
-from ddp_ladder.slurm.query import SlurmError, host_names
+from ddp_ladder.slurm.query import SlurmError, host_names, sbatch_options
 
 # A job's own lines reach the terminal through its log file. After its last line the watch asks Slurm at once, so that
 # the next stage starts without waiting for the next regular query.
@@ -104,7 +103,7 @@ def submission(job: ScaleJob, results: Path, logs: Path, chdir: str, command: st
     scale = str(job.scale)
     own = {"job-name": slurm_jobs.new_job_name(results, scale), "chdir": chdir, "export": "ALL"}
     own["output"] = str(logs).replace("%", "%%") + "/%j.log"
-    argv = ["sbatch", "--parsable", *sbatch_options(bad_nodes.without_bad_nodes(job, results), own)]
+    argv = ["sbatch", "--parsable", *sbatch_options(without_bad_nodes(job, results), own)]
     return Submission(f"{job.stage} {scale}", scale, own["job-name"], argv, f"#!/bin/sh\n{command}", earlier)
 
 

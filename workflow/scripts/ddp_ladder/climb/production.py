@@ -22,8 +22,8 @@ from ddp_ladder.common.process import Interrupted, adopt_orphans, end_descendant
 from ddp_ladder.ledger import jobs
 from ddp_ladder.ledger.jobs import Kind
 from ddp_ladder.plan.plan import Plan, ScaleJob
-from ddp_ladder.preflight import bad_nodes
-from ddp_ladder.production import rehearsed
+from ddp_ladder.preflight.result import bad_nodes, listed_bad_node, without_bad_nodes
+from ddp_ladder.production import rehearsal as rehearsals
 from ddp_ladder.production.chain import (
     Link,
     Step,
@@ -167,7 +167,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
     What earlier jobs have held is counted before anything else is decided.
     """
     plan, chain = production.plan, production.chain
-    rehearsed.rehearsed(directory.parent, production.job.runs[0], settings)
+    rehearsals.rehearsed(directory.parent, production.job.runs[0], settings)
     raise_on_signals()
     with held(Lock.of_chain(directory), START, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm)
@@ -202,7 +202,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
     the chain is over. since: as in decide; None: a person has submitted this job. Raises UserError.
     """
     plan, chain, job_id = production.plan, production.chain, os.environ["SLURM_JOB_ID"]
-    rehearsed.rehearsed(directory.parent, production.job.runs[0], settings)
+    rehearsals.rehearsed(directory.parent, production.job.runs[0], settings)
     raise_on_signals()
     with held(Lock.of_chain(directory), job_id, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm=False)
@@ -243,14 +243,14 @@ def leaves_out_bad_node(directory: Path, job: ScaleJob, links: Sequence[Link], n
     nodes: of the last link, in Slurm's short form.
     """
     last = [link.job_id for link in links[-2:]]
-    if not last or {*last} & {node.job for node in bad_nodes.bad_nodes(directory)}:
+    if not last or {*last} & {node.job for node in bad_nodes(directory)}:
         return False
-    return bad_nodes.listed_bad_node(directory, job, last[-1], nodes, notify, "the next link leaves {node} out")
+    return listed_bad_node(directory, job, last[-1], nodes, notify, "the next link leaves {node} out")
 
 
 def _submit_next(script: Path, job_id: str, since: int, job: ScaleJob, directory: Path) -> str | None:
     """Submit the next link, which waits for the end of this one; return its job, None if Slurm does not take it."""
-    exclude = bad_nodes.without_bad_nodes(job, directory).slurm.exclude
+    exclude = without_bad_nodes(job, directory).slurm.exclude
     options = [f"--dependency=afterany:{job_id}", *([f"--exclude={exclude}"] if exclude else [])]
     argv = ["sbatch", "--parsable", *options, str(script), "--since", str(since)]
     try:
@@ -322,13 +322,13 @@ def run_rehearsal(plan: Plan, settings: Settings, directory: Path, on_slurm: boo
     keys = settings.experiment.production
     options = ("--each", str(keys.rehearse_s), "--warn", str(keys.warn_before_s))
     way = _way(plan, settings, directory, lambda job: _python(REHEARSE, directory, *options), on_slurm)
-    (directory / rehearsed.FILE).unlink(missing_ok=True)
+    (directory / rehearsals.FILE).unlink(missing_ok=True)
     try:
         stopped = way.run(plan.jobs[0])
     except Interrupted as interrupted:
         notify(f"{REHEARSAL}: {interrupted}: {way.interrupted()}")
         return 128 + interrupted.signum
-    file = rehearsed.read_rehearsal(directory)
+    file = rehearsals.read_rehearsal(directory)
     if file is None:
         step = stopped or Step("stop", "the rehearsal left no result", next="look at the log of its job")
         _show(verdict=step.verdict, why=step.why, next=step.next)
@@ -374,7 +374,7 @@ def production_text(ladder: Ladder) -> str:
     directory = chain_directory(results)
     links = read_links(directory, production.plan, time.time())
     try:
-        rehearsal = rehearsed.rehearsed(results, production.job.runs[0], ladder.settings)
+        rehearsal = rehearsals.rehearsed(results, production.job.runs[0], ladder.settings)
     except UserError as error:
         problem = error.problems[0]
         rehearsal = f"{problem.what}, so no job begins: {problem.next}"

@@ -33,7 +33,7 @@ from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_pri
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import UserError, notify, stop
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
-from ddp_ladder.settings.sources import WITHOUT_TRAINING
+from ddp_ladder.settings.load import WITHOUT_TRAINING
 from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL, STAGES
 from ddp_ladder.slurm.lock import START, Lock, held
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_of_other_settings, short_runtimes
+from ddp_ladder.climb.ladder import Ladder, runs_of_edited_scripts, runs_of_other_settings, short_runtimes
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count, in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify, stop

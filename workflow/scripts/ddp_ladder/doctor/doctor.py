@@ -27,8 +27,7 @@ from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, notify, printable
 from ddp_ladder.node import network
 from ddp_ladder.node.launch import Places
-from ddp_ladder.node.software import SetUpError, environment
-from ddp_ladder.node.wrapper import findings, try_wrapper, wrappers_of
+from ddp_ladder.node.software import SetUpError, environment, try_wrapper, wrapper_findings, wrappers_of
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator
 from ddp_ladder.platform.engines import ENGINES
@@ -48,7 +47,7 @@ from ddp_ladder.preflight.admission import (
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_files import data_problem, module_problem
 from ddp_ladder.settings.keys import Container, Site
-from ddp_ladder.settings.sources import Sources
+from ddp_ladder.settings.load import Sources
 from ddp_ladder.slurm.query import SlurmError, read_nodes, run_command
 
 FAIL, WARN, PASS, NOT_CHECKED = "FAIL", "warn", "pass", "not checked"
@@ -165,7 +164,10 @@ def wrappers(plan: Plan, base_env: Mapping[str, str]) -> Iterator[Finding]:
         notify(f"trying the wrapper {template[0]}; a profiler may take up to a minute")
         with TemporaryDirectory() as directory:
             trial = try_wrapper(template, spec, Places(Path.cwd(), Path(directory)), env, IMPORT_WITHIN_S)
-        found = [not_passed(finding.severity, "wrapper", finding.measured, finding.next) for finding in findings(trial)]
+        found = [
+            not_passed(finding.severity, "wrapper", finding.measured, finding.next)
+            for finding in wrapper_findings(trial)
+        ]
         yield from found or [passed("wrapper", trial.program)]
 
 

@@ -18,8 +18,7 @@ from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import SANITY, GateFinding, Verdict, Word, gate_files, performance
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.preflight.bad_nodes import SUPPORT, bad_nodes, bad_nodes_file
-from ddp_ladder.preflight.result import PREFLIGHT_FAILED
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED, SUPPORT, bad_nodes, bad_nodes_file
 from ddp_ladder.records.record import Record, quoted_lines
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.jobs import read_job_end

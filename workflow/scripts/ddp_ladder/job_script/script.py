@@ -27,10 +27,10 @@ from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import END_OF_OPTIONS, LAUNCHERS, wrapped_ranks
-from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
+from ddp_ladder.settings.load import CLUSTER, CONFIG, Sources
 from ddp_ladder.settings.yaml import shown
-from ddp_ladder.slurm.allocation import OF_GPUS, sbatch_options, srun_options, widest
 from ddp_ladder.slurm.jobs import new_job_name
+from ddp_ladder.slurm.query import OF_GPUS, sbatch_options, srun_options, widest
 
 VENV, PRODUCTION_SCRIPT = ".venv", "production.sh"
 WIDTH = 84  # of the lines of a command, without their indent

@@ -14,8 +14,7 @@ from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
-from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, parse_samples, timeline
-from ddp_ladder.nodes.usage import RankUse, Usage, node_usage
+from ddp_ladder.nodes.usage import NodeSamples, RankUse, StepTimes, Timeline, Usage, node_usage, parse_samples, timeline
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd

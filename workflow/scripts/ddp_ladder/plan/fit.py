@@ -1,4 +1,4 @@
-"""The search for the batch per GPU: which batches are tried, the choice, and its file. The trials: run/fit.py."""
+"""The search for the batch per GPU: which batches are tried, the choice, its file. Trials: run/short_runs.py."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.keys import Node, Settings
 from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL, runtime_key
-from ddp_ladder.slurm.allocation import sbatch_options
 from ddp_ladder.slurm.query import (
     Partition,
     Shape,
@@ -25,6 +24,7 @@ from ddp_ladder.slurm.query import (
     read_nodes,
     records,
     run_command,
+    sbatch_options,
     seconds,
     shapes_of,
     unreadable,

@@ -15,8 +15,7 @@ from ddp_ladder.common.formats import count, grouped, hostlist, in_short, rank_n
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.preflight.location import Link, locate
-from ddp_ladder.preflight.result import PairRow, PreflightFinding, SizeRow, error, warning
+from ddp_ladder.preflight.result import Link, PairRow, PreflightFinding, SizeRow, error, locate, warning
 from ddp_ladder.records.raw_models import RankDevice, RawFile
 from ddp_ladder.settings.terms import Transport, interface_on
 

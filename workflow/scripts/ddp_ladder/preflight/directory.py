@@ -1,27 +1,175 @@
-"""The directory of a preflight, results/preflight/<scale>/, and the result that its raw files give."""
+"""The directory of a preflight, results/preflight/<scale>/, and the result that its raw files give.
+
+Why the ranks of the probe did not come to the end: the root cause, or else who is silent, failed or behind.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from ddp_ladder_instrument.contract import LATE, OVER_PAIRS
+
 from ddp_ladder.common.files import RunDirectory, opened
-from ddp_ladder.common.formats import grouped
+from ddp_ladder.common.formats import count, grouped, hostlist, rank_numbers, short_list
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.diagnosis.case import words_of_agent
-from ddp_ladder.diagnosis.signatures import Words, of_srun, read_lines
+from ddp_ladder.diagnosis.signatures import Match, Words, classify, cut, matches, of_srun, read_lines, root_cause
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.preflight import collectives
 from ddp_ladder.preflight.collectives import ProbeRank
-from ddp_ladder.preflight.node_facts import NodeFacts
-from ddp_ladder.preflight.node_findings import node_findings
-from ddp_ladder.preflight.result import SCHEMA_VERSION, NodeRow, PreflightFinding, PreflightResult
-from ddp_ladder.preflight.unfinished import unfinished
+from ddp_ladder.preflight.nodes import NodeFacts, node_findings
+from ddp_ladder.preflight.result import (
+    SCHEMA_VERSION,
+    Kind,
+    NodeRow,
+    PreflightFinding,
+    PreflightResult,
+    error,
+    most_at_once,
+)
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
+from ddp_ladder.settings.terms import runtime_key
+
+IN_GENERAL = (
+    "if the software starts slowly there, raise preflight.timeout_s; for a program without torch, preflight: {enabled: "
+    "false} in config.yaml; else compare network.interface in cluster.yaml with the links between the nodes"
+)
+BROKEN = frozenset({"gpu_hardware", "slurm_node_lost", "srun_launch_failed"})  # signatures of nodes that are broken
+
+
+@dataclass(frozen=True)
+class _Why:
+    """What happened, on all the nodes where it did; none if they are not known."""
+
+    what: str
+    nodes: Sequence[str] = ()
+    advice: str = IN_GENERAL  # beside reading the logs
+    kind: Kind | None = None
+
+
+def unfinished(
+    run: RunFile, nodes: Sequence[str], ranks: Mapping[int, ProbeRank], ends: Sequence[AgentEnd], words: Iterable[Words]
+) -> Iterator[PreflightFinding]:
+    """Yield one finding if any rank did not come to the end. nodes: their names in findings, by node rank."""
+    world = run.spec.world_size
+    missing = [k for k in range(world) if k not in ranks]
+    behind = [rank for rank in ranks.values() if rank.doing != "done"]
+    if missing or behind:
+        why = _why(run, nodes, ranks, missing, behind, ends, [*words])
+        assert run.preflight is not None
+        wanted = f"{count(world, 'rank')} done within {run.preflight.timeout_s:g} s (preflight.timeout_s)"
+        logs = f"read the logs in {run.run_directory}"
+        advice = f"{why.advice}; {logs}" if why.advice else logs
+        yield error(why.what, wanted, advice, hostlist(why.nodes), why.kind)
+
+
+def _why(
+    run: RunFile,
+    nodes: Sequence[str],
+    ranks: Mapping[int, ProbeRank],
+    missing: Sequence[int],
+    behind: Sequence[ProbeRank],
+    ends: Sequence[AgentEnd],
+    words: Sequence[Words],
+) -> _Why:
+    spec = run.spec
+
+    def of(some: Iterable[int]) -> list[str]:
+        return [nodes[node] for node in dict.fromkeys(rank // spec.gpus_per_node for rank in some)]
+
+    errors = grouped((end.error, nodes[end.node_rank]) for end in ends if end.error)
+    for what, names in errors.items():
+        return _Why(str(what), names, "correct it in cluster.yaml", "software")
+    failed = [rank for end in ends for rank in end.failed_ranks]
+    killed = grouped((rank.signal, rank.rank) for rank in failed if rank.signal not in (None, signal.SIGTERM.name))
+    quiet = [*missing, *(rank.rank for rank in behind if not rank.error)]
+    cause, silent_nodes = root_cause(words), _silent_nodes(len(nodes), spec.gpus_per_node, quiet, ends)
+    # An ambiguous line may be of a rank that lost a killed one, or waited for those of a node that is silent.
+    is_ambiguous = cause is not None and cause.signature.role == "symptom"
+    of_nobody = cause is not None and cause.rank is None and cause.node is None
+    if cause and not (is_ambiguous and killed) and not ((is_ambiguous or of_nobody) and silent_nodes):
+        return _named(run, nodes, cause, words)
+    for name, several in killed.items():
+        return _Why(f"{rank_numbers(several)} {_was(several)} ended by {name}", of(several), "")
+    if raised := [rank for rank in behind if _has_own_error(rank)]:
+        first = min(raised, key=lambda rank: rank.at_s)
+        alike = [rank.rank for rank in raised if (rank.doing, _line(rank)) == (first.doing, _line(first))]
+        what = f"{rank_numbers(alike)} failed while {first.doing}: {cut(_line(first))}"
+        return _Why(what, of(alike), kind="software")
+    if silent_nodes:
+        own = sorted(k for k in quiet if k // spec.gpus_per_node in silent_nodes)
+        on = f"{rank_numbers(own)} on {short_list(hostlist(of(own)))}"
+        what = f"no report came from {on}" if {*own} <= {*missing} else f"{on} fell silent, as did their agents"
+        return _Why(what, of(own), f"{leave_out(*of(own))}; {IN_GENERAL}", "node")
+    if missing:
+        exits = {rank.rank: rank.exit_code for rank in failed}
+        code = next((exits[k] for k in missing if k in exits), None)
+        own = [k for k in missing if exits.get(k) == code]
+        left = "" if code is None else f", which ended with exit code {code}"
+        what = f"no report came from {rank_numbers(own)} on {short_list(hostlist(of(own)))}{left}"
+        return _Why(what, of(own), kind=None if code is None else "software")
+    silent = [rank for rank in behind if not rank.error]
+    at = Counter((rank.step, rank.frame) for rank in ranks.values())
+    last = min(silent or behind, key=lambda rank: (rank.step, at[rank.step, rank.frame]))
+    together = not silent and {step for step, _ in at} == {last.step} and at[last.step, last.frame] == max(at.values())
+    doing = f"still {last.doing}" + (f" in {last.frame}" if last.frame else "")
+    doing += last.error.removeprefix("not over") if last.error else ", and fell silent"
+    if together:
+        return _Why(f"all ranks are {doing}" if spec.world_size > 1 else f"rank {last.rank} is {doing}")
+    alike = [rank.rank for rank in silent or behind if (rank.step, rank.frame) == (last.step, last.frame)]
+    what = f"{rank_numbers(alike)} {'is' if len(alike) == 1 else 'are'} {doing}"
+    if last.doing == OVER_PAIRS and len(of(alike)) > 1:  # both ends of each pair that hangs
+        return _Why(what, of(alike), f"{leave_out(*of(alike))}; {IN_GENERAL}", "link")
+    return _Why(what, of(alike))
+
+
+def _silent_nodes(nodes: int, per_node: int, quiet: Sequence[int], ends: Sequence[AgentEnd]) -> frozenset[int]:
+    """Return the few nodes that say nothing: all ranks are quiet, and there is no end of an agent."""
+    lost = Counter(k // per_node for k in quiet)
+    ended = {end.node_rank for end in ends}
+    silent = frozenset(node for node, ranks in lost.items() if ranks == per_node and node not in ended)
+    return silent if len(silent) <= most_at_once(nodes) and len(silent) < nodes else frozenset()
+
+
+def _named(run: RunFile, nodes: Sequence[str], cause: Match, words: Sequence[Words]) -> _Why:
+    """Return what a line of a rank, an agent or srun names, with all nodes for which there is such a line."""
+    known = {"runtime": runtime_key(run.spec.stage), "nodes": hostlist(nodes), "python": run.spec.python}
+    what = f"{cause.signature.verdict}: {cause.why(**known)}: {cut(cause.line)}"
+    of_host = grouped((name.partition(" ")[0], name) for name in nodes)
+    places: list[str] = []
+    for match in matches(words, cause.signature.role):
+        if match.signature is cause.signature and match.rank is not None:
+            places.append(nodes[match.rank // run.spec.gpus_per_node])
+        elif match.signature is cause.signature:
+            on_host = of_host.get((match.node or "").partition(".")[0], [])
+            places += on_host if len(on_host) == 1 else []
+    advice = "; ".join(cause.next(**known))
+    return _Why(what, [*dict.fromkeys(places)], advice, "node" if cause.signature.id in BROKEN else "software")
+
+
+def _was(several: Sequence[int]) -> str:
+    return "was" if len(several) == 1 else "were"
+
+
+def _line(rank: ProbeRank) -> str:
+    return (rank.error or "").splitlines()[0]
+
+
+def _has_own_error(rank: ProbeRank) -> bool:
+    """Return True if a rank raised an error that is not the loss of another rank, nor its time limit."""
+    if not rank.error or rank.error.startswith(LATE):
+        return False
+    known = filter(None, map(classify, rank.error.splitlines()))
+    return all(signature.role != "victim" for signature in known)
+
 
 LOG_BYTES = 4 * 1024**2  # at most, of one rank's NCCL log
 ALL_LOGS_BYTES = 64 * 1024**2  # of all of them

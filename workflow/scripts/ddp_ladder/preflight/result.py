@@ -1,21 +1,113 @@
-"""The result of a preflight: results/preflight/<scale>.json, with its figures and findings.
+"""The result of a preflight: results/preflight/<scale>.json, with its figures and findings, and where a fault is.
 
-The scale's job writes it once; gates, report and the live view read it.
+The scale's job writes it once; gates, report and the live view read it. Nodes that failed one are listed in
+results/bad_nodes.json, and further jobs leave them out (slurm.replace_bad_node).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ddp_ladder.common.files import read_json
-from ddp_ladder.common.formats import DASH, duration, significant
+from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.formats import DASH, duration, grouped, hostlist, in_short, significant
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version1
+from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.records.raw_models import Job
+from ddp_ladder.slurm.query import host_names
+
+Link = tuple[int, int]  # the lower node first
+MOST_GROUPS = 8  # that a network is cut into; more of them are made by links
+MOST_NODES, SHARE = 16, 4  # more nodes than these, or than this part of all, do not break at the same time
+
+
+@dataclass(frozen=True)
+class Location:
+    """What is wrong."""
+
+    nodes: tuple[int, ...] = ()  # no link of these works
+    links: tuple[Link, ...] = ()  # both of its nodes work
+    groups: tuple[tuple[int, ...], ...] = ()  # of nodes between which no link works
+
+
+def most_at_once(nodes: int) -> int:
+    """Return how many of so many nodes may be broken, each by itself; more have a cause in common."""
+    return max(1, min(MOST_NODES, nodes // SHARE))
+
+
+def locate(links: Mapping[Link, bool | None]) -> Location:
+    """Return the cause. links: whether each works; None: not tested.
+
+    A node is a cause if none of its links works: each that has a link to a node with another one that works, and of the
+    others the one with most links first. Of a single link that does not work, either node may be the cause.
+    """
+    failed = [link for link, works in links.items() if works is False]
+    sound = {node for link, works in links.items() if works is not False for node in link}
+    ends: dict[int, set[int]] = {}  # of links that are not explained
+    for a, b in failed:
+        ends.setdefault(a, set()).add(b)
+        ends.setdefault(b, set()).add(a)
+    nodes: list[int] = []
+
+    def blame(node: int) -> None:
+        nodes.append(node)
+        for other in ends.pop(node):
+            ends[other].discard(node)
+            if other not in sound:
+                heapq.heappush(order, (-len(ends[other]), other))
+
+    order: list[tuple[int, int]] = []
+    for node in [node for node in ends if node not in sound and ends[node] & sound]:
+        blame(node)
+    order = [(-len(others), node) for node, others in ends.items() if node not in sound]
+    heapq.heapify(order)
+    while order:
+        number, node = heapq.heappop(order)
+        if number < -1 and len(ends.get(node, ())) == -number:
+            blame(node)
+    left = [(a, b) for a, b in failed if a in ends and b in ends]
+    group_of = _groups(links)
+    between = [link for link in left if group_of[link[0]] != group_of[link[1]]]
+    apart = {group_of[node] for link in between for node in link}
+    if len(between) < 2 or len(apart) > MOST_GROUPS:  # a ring that is cut has two, if no node is a cause beside one
+        return Location(tuple(sorted(nodes)), tuple(sorted(left)))
+    return Location(tuple(sorted(nodes)), tuple(sorted({*left} - {*between})), _apart(group_of, between))
+
+
+def _apart(group_of: Mapping[int, int], between: Sequence[Link]) -> tuple[tuple[int, ...], ...]:
+    """Return the groups between which links do not work, those as one between which none was tested."""
+    ends = [(group_of[a], group_of[b]) for a, b in between]
+    others = grouped((one, other) for a, b in ends for one, other in ((a, b), (b, a)))
+    members = grouped((group, node) for node, group in sorted(group_of.items()) if group in others)
+    number: dict[int, int] = {}
+    for group in sorted(members, key=lambda each: -len(members[each])):
+        taken = {number.get(other) for other in others[group]}
+        number[group] = next(k for k in range(len(taken) + 1) if k not in taken)
+    united = grouped((number[group], node) for group, several in members.items() for node in several)
+    return tuple(tuple(sorted(united[k])) for k in sorted(united))
+
+
+def _groups(links: Mapping[Link, bool | None]) -> dict[int, int]:
+    """Return a node of its group for each: links that work, or were not tested, connect the nodes of a group."""
+    first = {node: node for link in links for node in link}
+
+    def of(node: int) -> int:
+        while first[node] != node:
+            first[node] = node = first[first[node]]
+        return node
+
+    for (a, b), works in links.items():
+        if works is not False:
+            first[of(a)] = of(b)
+    return {node: of(node) for node in first}
+
 
 SCHEMA_VERSION = 1
 PREFLIGHT_FAILED = "the preflight failed"
@@ -194,3 +286,102 @@ def pairs_tested(result: PreflightResult) -> str:
 def finding_line(finding: Finding) -> str:
     """Return a finding as one line."""
     return f"{finding.severity.upper()} {finding.in_words}; wanted {finding.wanted}; next: {finding.next}"
+
+
+SUPPORT = "tell the site's support; once it is repaired, delete it from {file}"
+
+
+class BadNode(Model):
+    """The nodes of a job that are broken, and what its preflight found on them."""
+
+    node: Name = Field(description="One, or several in Slurm's short form.")
+    scale: Name
+    job: Name
+    at: Name = Field(description="UTC.")
+    findings: Several[PreflightFinding]
+
+    @property
+    def in_words(self) -> str:
+        """Return ``node7 failed the preflight of job 12: it left no answer``."""
+        what = in_short([finding.measured for finding in self.findings], separator="; ")
+        return f"{self.node} failed the preflight of job {self.job}: {what}"
+
+
+class BadNodes(Model):
+    """The file."""
+
+    schema_version: Version1
+    nodes: Several[BadNode]
+
+
+def bad_nodes_file(results: Path) -> Path:
+    """Return the path of the list."""
+    return results / "bad_nodes.json"
+
+
+def bad_nodes(results: Path) -> tuple[BadNode, ...]:
+    """Return the nodes that failed, in the order of their jobs; none if the list is damaged: they are tested again."""
+    try:
+        return BadNodes.from_json(read_json(bad_nodes_file(results))).nodes
+    except (OSError, ValueError):
+        return ()
+
+
+def found_bad(results: Path, job: ScaleJob, job_id: str, nodes: str) -> BadNode | None:
+    """Return the broken nodes that alone keep this job's runs from starting.
+
+    None if anything else does, or if so many at once have another cause. A node that slurm.nodelist asks for cannot be
+    left out.
+
+    nodes: of the job, in Slurm's short form. Raises OSError or ValueError naming the preflight's file.
+    """
+    result = result_of(results, job.scale)
+    if result is None or result.job.id != job_id:
+        return None
+    errors = tuple(finding for finding in result.findings if finding.severity == "error")
+    bad = dict.fromkeys(name for finding in errors for name in host_names(finding.place))
+    if not errors or not all(finding.is_hardware for finding in errors) or job.slurm.nodelist:
+        return None
+    if job.scale.nodes < 2 or len(bad) > most_at_once(job.scale.nodes) or not {*bad} <= {*host_names(nodes)}:
+        return None
+    at = datetime.fromtimestamp(result.started_at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return BadNode(node=hostlist(bad), scale=result.scale, job=job_id, at=at, findings=errors)
+
+
+def add_bad_node(results: Path, bad: BadNode) -> None:
+    """Add a node to the list. Raises NotWritten."""
+    listed = BadNodes(schema_version=1, nodes=(*bad_nodes(results), bad))
+    write_json(bad_nodes_file(results), listed.model_dump())
+
+
+def listed_bad_node(
+    results: Path, job: ScaleJob, job_id: str, nodes: str, say: Callable[[str], None], then: str
+) -> bool:
+    """Return True if bad nodes kept this job's runs from starting, and may be replaced; they are listed and named then.
+
+    nodes: as in found_bad. say: prints a line for the user. then: what follows, with {node}.
+    """
+    if not job.slurm.replace_bad_node:
+        return False
+    try:
+        if (bad := found_bad(results, job, job_id, nodes)) is None:
+            return False
+        add_bad_node(results, bad)
+    except (OSError, ValueError) as error:
+        say(f"{job.stage} {job.scale}: no node is replaced: {error}")
+        return False
+    listed = f"it is listed for the site's support in {bad_nodes_file(results)}"
+    say(f"{job.stage} {job.scale}: {bad.in_words}; {listed}; {then.format(node=bad.node)}")
+    return True
+
+
+def left_out(job: ScaleJob, results: Path) -> tuple[BadNode, ...]:
+    """Return the listed nodes if the job is submitted without them: if slurm.replace_bad_node is set."""
+    return bad_nodes(results) if job.slurm.replace_bad_node and not job.slurm.nodelist else ()
+
+
+def without_bad_nodes(job: ScaleJob, results: Path) -> ScaleJob:
+    """Return the job with the nodes that it leaves out in slurm.exclude."""
+    known = [bad.node for bad in left_out(job, results)]
+    excluded = ",".join(dict.fromkeys(filter(None, [job.slurm.exclude, *known])))
+    return replace(job, slurm=job.slurm.replace(exclude=excluded)) if known else job

@@ -30,7 +30,7 @@ from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, SAVING, STARTUP
 from ddp_ladder.nodes.usage import energy_of_gpus_j
 from ddp_ladder.plan.plan import Hours, ScaleJob, Units
 from ddp_ladder.production.chain import Chain, Link, chain_directory, completed, read_chain, read_chain_plan, read_links
-from ddp_ladder.production.planned import Planned, read_planned
+from ddp_ladder.production.plan import Planned, read_planned
 from ddp_ladder.production.slower import TABLE, read_windows
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.record import Record, Saves

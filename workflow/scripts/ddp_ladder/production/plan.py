@@ -1,4 +1,7 @@
-"""The plan of a chain: its scale, which has to be proven, its script's arguments, and what it can cost."""
+"""The plan of a chain: its scale, which has to be proven, its script's arguments, and what it can cost.
+
+Beside it what was planned before: the milestones of the application, kept for the final report.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,14 @@ from itertools import count as from_one
 from pathlib import Path
 from shlex import join, quote
 
+from pydantic import Field
+
 from ddp_ladder.analysis.decisions import Decision, Work, decide, with_cost
 from ddp_ladder.assembly.run_records import RunRecords
+from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
 from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.common.model import Amount, Model, Positive, Several, Version1
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
@@ -24,7 +31,7 @@ from ddp_ladder.plan.plan import Hours, Plan, RunSpec, ScaleJob, chain_plan
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, read_chain_plan, used_hours
 from ddp_ladder.production.chain import decide as next_step
-from ddp_ladder.production.rehearsed import script_digest
+from ddp_ladder.production.rehearsal import script_digest
 from ddp_ladder.records.record import Record
 from ddp_ladder.run.interruption import MARGIN_S
 from ddp_ladder.run.preflight import part_s
@@ -354,3 +361,61 @@ def rehearsal_text(settings: Settings) -> str:
 def _told(title: str, rows: Mapping[str, str], doubts: Sequence[str] = ()) -> str:
     lines = [f"{label:<10} {text}" for label, text in rows.items()]
     return "\n".join([title, *(f"  {line}" for line in (*lines, *(f"warning: {doubt}" for doubt in doubts)))])
+
+
+FILE = "report/planned.json"
+
+
+class PlannedTraining(Model):
+    """The project's trainings at one scale: a milestone of the application."""
+
+    run_type: str
+    mode: str
+    scale: str
+    nodes: Positive
+    gpus: Positive
+    hours: Amount  # of one training, without the reserve
+    samples: Amount  # of one training
+    samples_per_s: Amount | None
+    gpu_energy_kwh: Amount | None  # of one training; None: the GPUs do not report it
+    runs: Positive | None  # trainings; None: not said
+    reserve: Amount  # on their hours, a fraction
+
+    @property
+    def of_one(self) -> Hours:
+        """Return the hours of one training with its reserve."""
+        return self._held.asked(1, self.reserve)
+
+    @property
+    def of_all(self) -> Hours:
+        """Return the hours that the application asks for."""
+        return self._held.asked(self.runs, self.reserve)
+
+    @property
+    def _held(self) -> Hours:
+        return Hours.held(self.hours, self.nodes, self.gpus)
+
+
+class Planned(Model):
+    """The milestones (report/planned.json)."""
+
+    schema_version: Version1 = 1
+    written_on: str
+    trainings: Several[PlannedTraining] = Field(min_length=1)
+
+    def training(self, scale: str, mode: str) -> PlannedTraining | None:
+        """Return the one of this scale and mode; None if the application has none."""
+        return next((each for each in self.trainings if (each.scale, each.mode) == (scale, mode)), None)
+
+
+def keep_planned(results: Path, planned: Planned) -> None:
+    """Keep the milestones, unless production has begun: a plan that is made later is none. Raises NotWritten."""
+    if not any(job_files(chain_directory(results))):
+        write_json(results / FILE, planned.model_dump())
+
+
+def read_planned(results: Path) -> Planned | None:
+    """Read the milestones; None if none were kept before production, or they cannot be read."""
+    with suppress(OSError, ValueError):
+        return Planned.from_json(read_json(results / FILE))
+    return None

@@ -22,7 +22,7 @@ from ddp_ladder.common.model import Count, Model
 from ddp_ladder.measuring.windows import Sums, Window, known_so_far, sums_of, window_of
 from ddp_ladder.nodes.files import THROTTLE_REASONS, last_cells, last_sample, of_gpus
 from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
-from ddp_ladder.nodes.read import LARGEST_VALUE
+from ddp_ladder.nodes.usage import LARGEST_VALUE
 from ddp_ladder.production.chain import Chain
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, Slow, SlowFile

@@ -28,7 +28,7 @@ from ddp_ladder.report.document import Block, Cell, Section
 from ddp_ladder.report.hours import HOW_LONG
 from ddp_ladder.report.proposal import PARTS, Chapter
 from ddp_ladder.report.view import ReportView
-from ddp_ladder.settings.sources import centre_file
+from ddp_ladder.settings.load import centre_file
 
 RuleVerdict = Literal["pass", "fail", "cannot be checked"]
 Parameters = Mapping[str, float]

@@ -37,7 +37,7 @@ from ddp_ladder.production.final import (
     daly_s,
     young_s,
 )
-from ddp_ladder.production.planned import PlannedTraining
+from ddp_ladder.production.plan import PlannedTraining
 from ddp_ladder.report.document import Block, Cell, Content, Document, Section, as_html, csv_text
 
 OF_PARTS = {part: f"{part.replace('-', '_').replace(' ', '_')}_s" for part in PARTS}  # columns

@@ -11,7 +11,7 @@ from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS_TO_SOLUTION, OF_CENTR
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.ledger.advice import totals
 from ddp_ladder.plan.plan import Hours
-from ddp_ladder.production.planned import Planned, PlannedTraining
+from ddp_ladder.production.plan import Planned, PlannedTraining
 from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.terms import Scale

@@ -20,11 +20,10 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.ledger.jobs import JobRow
-from ddp_ladder.nodes.describe import NodeDescription, read_machines
+from ddp_ladder.nodes.sampler import NodeDescription, read_machines
 from ddp_ladder.plan.fit import Fit, fit_of
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.preflight.bad_nodes import BadNode, bad_nodes
-from ddp_ladder.preflight.result import PreflightResult, by_scale
+from ddp_ladder.preflight.result import BadNode, PreflightResult, bad_nodes, by_scale
 from ddp_ladder.records.record import Record
 
 REPEATED = "start snakemake again: the record is assembled again, or the run is repeated"

@@ -34,9 +34,9 @@ from ddp_ladder.platform.launchers import LAUNCHERS, Process
 from ddp_ladder.records.packed import pack
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, SignalSent, read_run_file
 from ddp_ladder.run.hangs import HangWatch, stack_at_end
-from ddp_ladder.run.heartbeats import TotalsWriter, heartbeat_places, make_heartbeats
 from ddp_ladder.run.interruption import GRACE_S, TimedWarning
 from ddp_ladder.run.logs import log_of_agent
+from ddp_ladder.run.signs import TotalsWriter, heartbeat_places, make_heartbeats
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself

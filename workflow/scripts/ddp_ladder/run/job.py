@@ -1,11 +1,9 @@
-"""The job of one scale: it holds one allocation and executes every run of the scale in it, one after the other.
-
-The job measures, the gate judges: the job ends well if every run left a record, also of a failure.
-"""
+"""The job of one scale: it holds one allocation and executes every run of the scale in it, one after the other."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,9 +28,9 @@ from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, WRAPPER_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
-from ddp_ladder.records.raw_files import read_raw_run
+from ddp_ladder.records.raw_files import RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
-from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
+from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, Failure, LeftOut, Record, write_record
 from ddp_ladder.records.witness import Witnesses
 from ddp_ladder.run.assembling import Assembler, Assembly
 from ddp_ladder.run.hangs import Stalls
@@ -42,11 +40,11 @@ from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous, nodes_of, writ
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import LAST_WORDS_OF, RunConsole, expected_steps
 from ddp_ladder.run.signs import SILENT_AFTER_S, SignsOfLife
-from ddp_ladder.settings.keys import Hang
+from ddp_ladder.settings.keys import Hang, Preflight
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, runtime_key
-from ddp_ladder.slurm.allocation import time_left_s
 from ddp_ladder.slurm.jobs import Advice
 from ddp_ladder.slurm.lock import Lock, held
+from ddp_ladder.slurm.query import time_left_s
 
 RAW = (
     *("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", "assembled.json", "slow.json"),
@@ -499,3 +497,54 @@ def _overdue(signs: SignsOfLife) -> str:
         return f"the slurmstepd of {agent} ({end.host}) has died"
     some = "one of its agents has failed" if any(end.failed for end in signs.ends.values()) else "all agents have ended"
     return f"{some}, and srun has not ended for {duration(SILENT_AFTER_S)}: srun, or a slurmstepd, is stopped"
+
+
+def run_link(context: Context, warn_before_s: float) -> Record:
+    """Run the script, with SIGUSR1 so long before the job's time is up; return its record. Raises Interrupted.
+
+    Of a run that ended, the record as assembled stays beside its raw files: the next link moves both.
+    """
+    context = replace(context, warn_before_s=warn_before_s)
+    (spec,) = context.job.runs
+    directory = context.directory(spec)
+    directory.record.unlink(missing_ok=True)  # of the link before: this one may be killed before it has its own
+    failed = failed_preflight(context)
+    if failed is not None:
+        record = leave_out_run(directory, spec, "preflight failed", failed.why, failed.next)
+    elif context.left_s <= warn_before_s:
+        left, signal = duration(max(0.0, context.left_s)), duration(warn_before_s)
+        why = f"when the script could start, the job had {left} left, and the signal comes {signal} before its end"
+        longer = f"raise {runtime_key(spec.stage)}, or lower production.warn_before_s"
+        record = leave_out_run(directory, spec, "no time", why, longer)
+    else:
+        runs = RunsSoFar(context.console, {}, {})
+        made = run_on_free_port(context, directory, spec, runs)
+        runs.add(made)
+        runs.settle()
+        record = made.record if isinstance(made, Assembly) else made
+    write_record(directory.record, record)
+    return record
+
+
+# --- The job of a rehearsal: the script twice, each time until it is told that its time is nearly up.
+
+
+def run_twice(context: Context, each_s: float, warn_before_s: float) -> tuple[RawRun, RawRun] | Failure:
+    """Run the script twice; return the raw files of both starts, or why one was not started. Raises Interrupted.
+
+    each_s: until the signal; warn_before_s: from there to the end. What an earlier rehearsal left is deleted: the first
+    start has no state.
+    """
+    directory = context.directory(context.job.runs[0])
+    shutil.rmtree(directory.path, ignore_errors=True)
+    if failed := failed_preflight(context):  # once, and not within the time of a start
+        return Failure(verdict="not run", why=failed.why, next=failed.next)
+    context = replace(context, job=replace(context.job, preflight=Preflight(enabled=False)))
+    context.console.expect(1)  # a second start
+    for _ in range(2):
+        deadline_s = min(context.deadline_s, time.monotonic() + each_s + warn_before_s)
+        record = run_link(replace(context, deadline_s=deadline_s), warn_before_s)
+        if record.job is None and record.failure is not None:
+            return record.failure
+    earlier = max(directory.attempts.iterdir(), key=lambda path: int(path.name))  # others found their port taken
+    return read_raw_run(RunDirectory(earlier)), read_raw_run(directory)

@@ -29,9 +29,18 @@ from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS, Rendezvous
 from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import KILLED_S, AgentProcess, Starter
-from ddp_ladder.slurm.allocation import step_argv, step_environment
 from ddp_ladder.slurm.jobs import AGAIN
-from ddp_ladder.slurm.query import SHORTEST_ANSWER_S, SlurmError, host_names, job_field, run_command, squeue, undecided
+from ddp_ladder.slurm.query import (
+    SHORTEST_ANSWER_S,
+    SlurmError,
+    host_names,
+    job_field,
+    run_command,
+    squeue,
+    step_argv,
+    step_environment,
+    undecided,
+)
 
 AGENT = SCRIPTS / "agent.py"
 RENDEZVOUS = SCRIPTS / "rendezvous.py"

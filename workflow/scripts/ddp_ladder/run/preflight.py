@@ -17,13 +17,12 @@ from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, write_json, writing
 from ddp_ladder.common.process import start_allowance_s
-from ddp_ladder.node.wrapper import wrappers_of
-from ddp_ladder.nodes.describe import describe, machine_directory
+from ddp_ladder.node.software import wrappers_of
+from ddp_ladder.nodes.sampler import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight, facts_by_node
-from ddp_ladder.preflight.node_facts import collect
-from ddp_ladder.preflight.node_findings import node_findings
+from ddp_ladder.preflight.nodes import collect, node_findings
 from ddp_ladder.preflight.result import PreflightResult, error, result_file
 from ddp_ladder.records.raw_models import Job, PreflightLimits, read_run_file
 from ddp_ladder.run.interruption import Starter, running
