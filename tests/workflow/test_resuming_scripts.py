@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from ddp_ladder.common.files import read_json
+from ddp_ladder.production.asked import STOP
 from one_run import Here
 from project_copy import ROOT, Checkout, environment, last_box
 
@@ -61,15 +62,22 @@ def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_traini
     assert without.returncode != 0
     assert without.stdout.count("there is no chain of jobs here") == 1, without.stdout
     typed = ("production", "--profile", "profiles/local")
-    with (checkout.path / "output").open("w") as output:
-        first = checkout.start(*typed, output=output)
-    until_s = time.monotonic() + 200
-    while not (checkout.path / "waits").exists():
-        assert first.poll() is None, (checkout.path / "output").read_text()
-        assert time.monotonic() < until_s, (checkout.path / "output").read_text()
-        time.sleep(0.1)
-    first.kill()
-    first.wait()
+    chain, output = checkout.results / "production", checkout.path / "output"
+    for sign in (chain / "runs/default/weak/1x2/r1/run.json", checkout.path / "waits"):
+        with output.open("w") as file:
+            start = checkout.start(*typed, output=file)
+        until_s = time.monotonic() + 200
+        while not sign.exists():
+            assert start.poll() is None, output.read_text()
+            assert time.monotonic() < until_s, output.read_text()
+            time.sleep(0.1)
+        if sign.name == "waits":
+            start.kill()
+            start.wait()
+        else:
+            (chain / STOP).touch()
+            assert start.wait(200) == 1
+            assert last_box(output.read_text())["verdict"] == "stopped as asked"
     (checkout.path / "how").write_text("")
     done = checkout.snakemake(*typed)
     assert done.returncode == 0, done.stdout

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import NotWritten, RunDirectory, write_json
 from ddp_ladder.measuring.windows import Window
+from ddp_ladder.production.asked import SAVE, STOP, forget, stop
 from ddp_ladder.production.chain import End, Link, decide, expected_end_s
 from ddp_ladder.production.slower import (
     AGAIN_S,
@@ -111,6 +112,26 @@ def test_a_link_that_is_to_stop_warns_the_ranks_and_has_an_end(tmp_path: Path) -
     assert ends[-1] is not None
     assert watched.directory.warn_now.exists()
     assert "gets SIGUSR1" in watched.said[1]
+
+
+def test_what_a_person_asks_of_a_link_is_said_and_reaches_its_ranks(tmp_path: Path) -> None:
+    watched, warned_ns = Watched(tmp_path, "warn"), set()
+    for _ in range(2):  # it can be asked for again
+        (tmp_path / SAVE).touch()
+        assert watched.minute(1000.0) is None
+        assert watched.minute(1000.0) is None
+        warned_ns.add(watched.directory.warn_now.stat().st_mtime_ns)
+        assert not (tmp_path / SAVE).exists()
+    assert len(warned_ns) == 2
+    (tmp_path / STOP).touch()
+    assert None is not watched.minute(1000.0) == watched.minute(1000.0)
+    assert watched.said == [
+        *["production 1x2 link 3: it is to save, as asked: the script gets SIGUSR1"] * 2,
+        "production 1x2 link 3: it is being ended (as asked); the script gets SIGUSR1",
+    ]
+    assert stop(tmp_path) is not None  # until the chain is started again
+    forget(tmp_path)
+    assert stop(tmp_path) is None
 
 
 def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
+from queue import Queue
 from typing import cast
 
 from ddp_ladder.common.files import Agent, read_json
@@ -21,10 +21,10 @@ class Warned:
     """Stands in for the warning of an agent."""
 
     def __init__(self) -> None:
-        self.is_called = threading.Event()
+        self.calls = Queue[None]()
 
     def warn(self) -> None:
-        self.is_called.set()
+        self.calls.put(None)
 
 
 def write_heartbeat(path: Path, totals: list[float | None] | None) -> None:
@@ -41,7 +41,7 @@ def write_heartbeat(path: Path, totals: list[float | None] | None) -> None:
     path.write_text(json.dumps(beat).ljust(HEADER_BYTES - 1) + "\n")
 
 
-def test_the_sums_of_ranks_that_train_are_written_and_the_job_can_ask_for_the_warning(tmp_path: Path) -> None:
+def test_the_sums_of_ranks_that_train_are_written_and_the_job_can_ask_for_warnings(tmp_path: Path) -> None:
     directory = write_run(tmp_path, make_spec("1x2"))
     edit(directory.run, lambda run: run.update(totals_every_s=0.05))
     run, warning, agent = read_run_file(directory), Warned(), Agent(0)
@@ -51,9 +51,13 @@ def test_the_sums_of_ranks_that_train_are_written_and_the_job_can_ask_for_the_wa
     directory.warn_now.touch()
     writer = TotalsWriter.started(directory, tmp_path, run, agent, cast(TimedWarning, warning))
     assert writer is not None
-    assert warning.is_called.wait(30)
+    for _ in range(2):
+        warning.calls.get(timeout=30)
+        directory.warn_now.touch()
+    warning.calls.get(timeout=30)
     write_heartbeat(tmp_path / "rank1.heartbeat", known)
     writer.end()
+    assert warning.calls.empty()
     file = of_run(run, AgentTotals, directory.totals(agent))
     assert [(each.rank, each.totals) for each in file.ranks] == [(0, tuple(known)), (1, tuple(known))]
     assert read_json(directory.totals(agent))["job"]["run_id"] == run.job.run_id

@@ -23,6 +23,7 @@ from ddp_ladder.ledger import jobs
 from ddp_ladder.ledger.jobs import Kind
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.preflight.result import bad_nodes, listed_bad_node, without_bad_nodes
+from ddp_ladder.production import asked
 from ddp_ladder.production import rehearsal as rehearsals
 from ddp_ladder.production.chain import (
     Link,
@@ -172,13 +173,14 @@ def run_production(production: Production, settings: Settings, directory: Path, 
     with held(Lock.of_chain(directory), START, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm)
         write_chain(directory, chain)
+        asked.forget(directory)
         if chain.promised_samples_per_s is None:
             notify(f"{PRODUCTION}: no speed is promised: {production.measured}")
         links = _links_so_far(directory, plan, way.alive())
         since = sum(link.end != "running" for link in links)
         try:
             while True:
-                job, step = production.following(links, since)
+                job, step = _following(production, directory, links, since)
                 if way.alive() is None and step.kind != "go on":
                     break
                 stopped = way.run(job)
@@ -211,8 +213,10 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         with held(scale, job_id, notify):  # a link of another start may still run
             _note_last_state(directory, production.job)
             links = _links_so_far(directory, plan, waiting=job_id)
-        since = len(links) if since is None else since
-        job, step = production.following(links, since)
+        if since is None:
+            asked.forget(directory)
+            since = len(links)
+        job, step = _following(production, directory, links, since)
         if step.kind != "go on":
             jobs.withdraw(directory, job_id)
             return _over(step, production, links)
@@ -229,12 +233,18 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             following = _submit_next(script, job_id, len(links), production.job, directory)
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
-        _, step = production.following(links, since)
+        _, step = _following(production, directory, links, since)
         if step.kind == "go on" and stopped is None:
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
         _cancel_next(following, directory)
         return _over(step if step.kind != "go on" or stopped is None else stopped, production, links)
+
+
+def _following(production: Production, directory: Path, links: Sequence[Link], since: int) -> tuple[ScaleJob, Step]:
+    """Return the job of the next link, and whether it follows: also by what a person asks."""
+    job, step = production.following(links, since)
+    return job, (asked.stop(directory) or step) if step.kind == "go on" else step
 
 
 def leaves_out_bad_node(directory: Path, job: ScaleJob, links: Sequence[Link], nodes: str) -> bool:

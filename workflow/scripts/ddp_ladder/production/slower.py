@@ -23,6 +23,7 @@ from ddp_ladder.measuring.windows import Sums, Window, known_so_far, sums_of, wi
 from ddp_ladder.nodes.files import THROTTLE_REASONS, last_cells, last_sample, of_gpus
 from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
 from ddp_ladder.nodes.usage import LARGEST_VALUE
+from ddp_ladder.production.asked import is_to_stop, takes_save
 from ddp_ladder.production.chain import Chain
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, Slow, SlowFile
@@ -96,7 +97,10 @@ def signs_of_nodes(cells: Mapping[str, Mapping[str, str]], samples: Mapping[str,
 
 @dataclass
 class SpeedWatch:
-    """The windows of a link: each is a line of the chain's table, and ten of them are compared with the promise."""
+    """The windows of a link: each is a line of the chain's table, and ten of them are compared with the promise.
+
+    At each window it also does what a person asks.
+    """
 
     chain: Chain
     directory: Path  # of the chain
@@ -124,6 +128,7 @@ class SpeedWatch:
             self._next_s = now_s + (self.every_s if self._sums else min(self.every_s, 5.0))
             with suppress(OSError, ValueError):  # the next one may succeed
                 self._look()
+            self._do_as_asked()
         return self._until_s
 
     def end(self) -> None:
@@ -181,9 +186,19 @@ class SpeedWatch:
         file = SlowFile(**self._run.identity, slow=tuple(self._slow), action=self.chain.slower)
         write_json(self._run_directory.slow, file.model_dump())
         if self.chain.slower == "stop" and self._until_s is None:
-            self.say(f"{self.label}: it is being ended (production.slower: stop); the script gets SIGUSR1")
+            self._end("production.slower: stop")
+
+    def _do_as_asked(self) -> None:
+        if takes_save(self.directory):
+            self.say(f"{self.label}: it is to save, as asked: the script gets SIGUSR1")
             self._run_directory.warn_now.touch()
-            self._until_s = time.monotonic() + self.every_s + self.chain.warn_before_s  # agents look once a window
+        if self._until_s is None and is_to_stop(self.directory):
+            self._end("as asked")
+
+    def _end(self, why: str) -> None:
+        self.say(f"{self.label}: it is being ended ({why}); the script gets SIGUSR1")
+        self._run_directory.warn_now.touch()
+        self._until_s = time.monotonic() + self.every_s + self.chain.warn_before_s  # agents look once a window
 
 
 # The table

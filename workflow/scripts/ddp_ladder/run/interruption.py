@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import threading
@@ -124,14 +125,17 @@ def limits_s(runtime_s: float, slurm_s: float | None) -> tuple[float, float]:
 # too.
 
 
+TWICE_S = 30.0  # a script that is warned twice within this time would save its state twice at once
+
+
 class TimedWarning:
-    """The warning to the ranks below this process, at a time."""
+    """The warning to the ranks below this process, at a time, or when it is asked for."""
 
     def __init__(self, at_s: float | None) -> None:
         """at_s: unix time; None: there is none."""
         self.warned: int | None = None  # the ranks that were signalled; None: it did not come
         self._timer = None if at_s is None else threading.Timer(max(0.0, at_s - time.time()), self.warn)
-        self._once = threading.Lock()
+        self._lock, self._last_s = threading.Lock(), -math.inf
 
     def start(self) -> None:
         if self._timer is not None:
@@ -143,9 +147,11 @@ class TimedWarning:
             self._timer.cancel()
 
     def warn(self) -> None:
-        """Signal the ranks, unless they have been: a script would save its state twice."""
-        if not self._once.acquire(blocking=False):
-            return
+        """Signal the ranks, unless they just have been."""
+        with self._lock:
+            if time.monotonic() - self._last_s < TWICE_S:
+                return
+            self._last_s = time.monotonic()
         self.warned = 0
         for process in psutil.Process().children():
             for rank in _with_handler(process, is_rank=False):

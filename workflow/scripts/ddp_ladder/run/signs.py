@@ -218,7 +218,7 @@ FIRST_EVERY_S = 5.0  # until a rank trains
 
 
 class TotalsWriter:
-    """A thread of the agent. It also looks whether the job wants the ranks to be warned before their time."""
+    """A thread of the agent. It also looks whether the job wants the ranks to be warned now."""
 
     def __init__(
         self, directory: RunDirectory, heartbeats: Path, run: RunFile, agent: Agent, warning: TimedWarning
@@ -226,6 +226,7 @@ class TotalsWriter:
         self._directory, self._run, self._agent, self._warning = directory, run, agent, warning
         self._files = {rank: heartbeats / HEARTBEAT.format(rank) for rank in run.ranks_of(agent)}
         self._has_written = False
+        self._asked_ns = 0  # when the job asked for the last warning
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._write_until_end, name="totals", daemon=True)
 
@@ -252,7 +253,8 @@ class TotalsWriter:
             is_over = self._end.wait(every_s if self._has_written else min(every_s, FIRST_EVERY_S))
             with suppress(OSError):  # the next one may succeed
                 self._write()
-                if not is_over and self._directory.warn_now.exists():
+                if not is_over and (asked_ns := self._directory.warn_now.stat().st_mtime_ns) != self._asked_ns:
+                    self._asked_ns = asked_ns
                     self._warning.warn()
 
     def _write(self) -> None:
