@@ -99,21 +99,6 @@ def thrown_none(tally):
 
 
 @loop
-def thrown_zero(tally):
-    m = net()
-    o = torch.optim.Adam(m.parameters())
-    for i, (x, y) in enumerate(data()):
-        cross_entropy(m(x), y).backward()
-        if i % 2:
-            for p in m.parameters():
-                p.grad.zero_()
-            continue
-        o.step()
-        o.zero_grad(set_to_none=False)
-        tally.append(len(x))
-
-
-@loop
 def accumulate(tally):
     m = net()
     o = sgd(m, momentum=0.9)
@@ -126,35 +111,6 @@ def accumulate(tally):
             o.zero_grad(set_to_none=False)
             tally.append(n)
             n = 0
-
-
-@loop
-def lookahead(tally):
-    m = net()
-    base = sgd(m)
-
-    class Lookahead:
-        def __init__(s):
-            s.slow = [p.detach().clone() for p in m.parameters()]
-            s.k = 0
-
-        def step(s):
-            base.step()
-            s.k += 1
-            if s.k % 2 == 0:
-                for q, p in zip(s.slow, m.parameters()):
-                    q.add_(p.detach() - q, alpha=0.5)
-                    p.data.copy_(q)
-
-    o = Lookahead()
-    for i, (x, y) in enumerate(data()):
-        cross_entropy(m(x), y).backward()
-        if i % 3 == 1:
-            base.zero_grad()
-            continue
-        o.step()
-        base.zero_grad()
-        tally.append(len(x))
 
 
 @loop
@@ -215,17 +171,6 @@ def zipped(tally):
 
 
 @loop
-def concatenated(tally):
-    m = net()
-    o = sgd(m)
-    for (x, y), (u, w) in zip(data(), data(24, 8)):
-        o.zero_grad()
-        cross_entropy(m(torch.cat((x, u))), torch.cat((y, w))).backward()
-        o.step()
-        tally.append(len(x) + len(u))
-
-
-@loop
 def stacked(tally):
     m = net()
     o = sgd(m)
@@ -277,28 +222,6 @@ def lbfgs(tally):
 
         o.step(c)
         tally.append(len(x))
-
-
-@loop
-def lbfgs_over_loader(tally):
-    m = net()
-    o = torch.optim.LBFGS(m.parameters(), max_iter=1)
-    l_ = data()
-    for _ in range(2):
-
-        def c():
-            o.zero_grad()
-            s = 0
-            for x, y in l_:
-                l = cross_entropy(m(x), y)
-                l.backward()
-                s += l.item()
-                c.n += len(x)
-            return torch.tensor(s)
-
-        c.n = 0
-        o.step(c)
-        tally.append(c.n)
 
 
 @loop
@@ -421,20 +344,6 @@ def cached_teacher(tally):
 
 
 @loop
-def teacher(tally):
-    t = net()
-    m = net()
-    o = sgd(m)
-    for x, y in data():
-        with torch.no_grad():
-            l = t(x)
-        o.zero_grad()
-        F.mse_loss(m(x), l).backward()
-        o.step()
-        tally.append(len(x))
-
-
-@loop
 def cycled(tally):
     m = net()
     o = torch.optim.Adam(m.parameters())
@@ -533,16 +442,6 @@ def numpy_kernel(tally):
 
 
 @loop
-def ppo(tally):
-    m = net()
-    o = sgd(m)
-    for x, y in data():
-        for _ in range(4):
-            learn(m, o, x, y, [])
-        tally.append(len(x))  # several steps on a batch are one of the training
-
-
-@loop
 def one_batch_again(tally):
     m = net()
     o = sgd(m)
@@ -589,35 +488,12 @@ def manual_sgd(tally):
 
 
 @loop
-def manual_data(tally):
-    m = net()
-    for x, y in data():
-        cross_entropy(m(x), y).backward()
-        tally.append(len(x))
-        for p in m.parameters():
-            p.data.add_(p.grad.data, alpha=-0.1)
-            p.grad = None
-
-
-@loop
 def tensors_as_parameters(tally):
     w = torch.zeros(6, 3, requires_grad=True)
     o = torch.optim.SGD([w], lr=0.1)
     for x, y in data():
         o.zero_grad()
         cross_entropy(x @ w, y).backward()
-        o.step()
-        tally.append(len(x))
-
-
-@loop
-def clip(tally):
-    m = net()
-    o = torch.optim.Adam(m.parameters())
-    for x, y in data():
-        o.zero_grad()
-        cross_entropy(m(x), y).backward()
-        nn.utils.clip_grad_norm_(m.parameters(), 1.0)
         o.step()
         tally.append(len(x))
 
@@ -643,17 +519,6 @@ def two_views(tally):
     for x, y in data():
         o.zero_grad()
         F.mse_loss(m(x + 0.1), m(x - 0.1)).backward()
-        o.step()
-        tally.append(len(x))
-
-
-@loop
-def two_views_cat(tally):
-    m = net()
-    o = sgd(m)
-    for x, y in data():
-        o.zero_grad()
-        m(torch.cat((x, -x))).square().mean().backward()
         o.step()
         tally.append(len(x))
 
@@ -760,30 +625,6 @@ def penalty(tally):
 
 
 @loop
-def tasks_in_turn(tally):
-    m = net()
-    o = sgd(m)
-    its = [iter(data()), iter(data(24, 6))]
-    for i in range(6):
-        x, y = next(its[i % 2]) if i < 8 else None
-        learn(m, o, x, y, tally)
-
-
-@loop
-def curriculum(tally):
-    m = net()
-    o = sgd(m)
-    for x, y in data():
-        l = cross_entropy(m(x), y)
-        if l.item() > 1.1:
-            continue
-        o.zero_grad()
-        l.backward()
-        o.step()
-        tally.append(len(x))
-
-
-@loop
 def nan_guard(tally):
     m = net()
     o = torch.optim.Adam(m.parameters())
@@ -822,14 +663,6 @@ def stream(tally):
     m = net()
     o = sgd(m)
     for x, y in DataLoader(S(), batch_size=4):
-        learn(m, o, x, y, tally)
-
-
-@loop
-def workers(tally):
-    m = net()
-    o = sgd(m)
-    for x, y in data(num_workers=2):
         learn(m, o, x, y, tally)
 
 
@@ -893,23 +726,6 @@ def threaded(tally):
 
 
 @loop
-def swa(tally):
-    from torch.optim.swa_utils import AveragedModel, update_bn
-
-    m = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-    a = AveragedModel(m, use_buffers=True)
-    o = torch.optim.Adam(m.parameters())
-    l = data()
-    for x, y in l:
-        o.zero_grad()
-        cross_entropy(m(x), y).backward()
-        o.step()
-        a.update_parameters(m)
-        tally.append(len(x))
-    update_bn(l, a)
-
-
-@loop
 def tied(tally):
     e = nn.Embedding(10, 4)
     h = nn.Linear(4, 10, bias=False)
@@ -920,22 +736,6 @@ def tied(tally):
         cross_entropy(h(e(x)), x).backward()
         o.step()
         tally.append(len(x))
-
-
-@loop
-def spectral(tally):
-    m = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)))
-    o = sgd(m)
-    for x, y in data():
-        learn(m, o, x, y, tally)
-
-
-@loop
-def weight_norm(tally):
-    m = nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))
-    o = sgd(m)
-    for x, y in data():
-        learn(m, o, x, y, tally)
 
 
 @loop
@@ -966,19 +766,6 @@ def scaler(tally):
             tally.append(len(x))
 
 
-@loop
-def autocast(tally):
-    m = net()
-    o = sgd(m)
-    for x, y in data():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            l = cross_entropy(m(x), y)
-        o.zero_grad()
-        l.backward()
-        o.step()
-        tally.append(len(x))
-
-
 @doubted(MIXED)
 def mixup_previous(tally):
     m = net()
@@ -994,20 +781,6 @@ def mixup_previous(tally):
 
 
 @loop
-def running_loss(tally):
-    m = net()
-    o = sgd(m)
-    total = torch.zeros(())
-    for x, y in data():
-        l = cross_entropy(m(x), y)
-        o.zero_grad()
-        l.backward()
-        o.step()
-        total += l.detach()
-        tally.append(len(x))
-
-
-@loop
 def loss_weighting(tally):
     m = net()
     o = sgd(m)
@@ -1019,19 +792,6 @@ def loss_weighting(tally):
         r = 0.9 * r + 0.1 * l.detach()
         o.step()
         tally.append(len(x))
-
-
-@loop
-def plateau(tally):
-    m = net()
-    o = sgd(m)
-    s = torch.optim.lr_scheduler.ReduceLROnPlateau(o)
-    v = data(8)
-    for _ in range(2):
-        for x, y in data():
-            learn(m, o, x, y, tally)
-        with torch.no_grad():
-            s.step(sum((cross_entropy(m(a), b) for a, b in v)))
 
 
 @loop
@@ -1062,19 +822,6 @@ def memory_bank(tally):
 
 
 @loop
-def preallocated(tally):
-    m = net()
-    o = sgd(m)
-    b = torch.zeros(4, 6)
-    for x, y in data():
-        b.copy_(x)
-        o.zero_grad()
-        cross_entropy(m(b), y).backward()
-        o.step()
-        tally.append(len(x))
-
-
-@loop
 def preallocated_rows(tally):
     m = net()
     o = sgd(m)
@@ -1084,18 +831,6 @@ def preallocated_rows(tally):
             b[i] = x[i]
         o.zero_grad()
         cross_entropy(m(b), y).backward()
-        o.step()
-        tally.append(len(x))
-
-
-@loop
-def data_parallel_like_split(tally):
-    m = net()
-    o = sgd(m)
-    for x, y in data():
-        o.zero_grad()
-        for a, b in zip(x.chunk(2), y.chunk(2)):
-            cross_entropy(m(a), b).backward()
         o.step()
         tally.append(len(x))
 

@@ -190,7 +190,7 @@ def saved_when_all_are_told(
     return {(tmp_path / f"saved{k}").read_text() for k in range(2)}
 
 
-@pytest.mark.parametrize(("launcher", "torch"), [("torchrun", "oldest"), ("torchrun", "newest"), ("srun", "newest")])
+@pytest.mark.parametrize(("launcher", "torch"), [("torchrun", "oldest"), ("srun", "newest")])
 def test_a_warning_of_the_scheduler_lets_ranks_save_their_state(
     spec: RunSpec, tmp_path: Path, launcher: str, torch: str
 ) -> None:

@@ -48,8 +48,6 @@ def main():
                 raise ValueError("out of coffee")
             if how == "EXIT":
                 sys.exit("dataset is missing")
-            if how == "OWN_CODE":
-                os._exit(137)
             os.kill(os.getpid(), getattr(signal, how))
         dist.all_reduce(torch.ones(1))
 
@@ -75,14 +73,12 @@ def run(here: Here, scale: str, how: str, dying: int, nodes: Nodes | None = None
 
 KILLED = ("a rank was killed", "SIGKILL", "node.memory_mb in cluster.yaml")
 CRASHED = ("a rank crashed", "SIGSEGV", "the end of train.log has its whole stack")
-ABORTED = ("a rank aborted", "SIGABRT", "read its last lines")
 TOLD = ("a rank was told to end", "SIGTERM", "the ladder did not send this signal")
 
 CASES = [
     ("torchrun", "oldest", "2x1", "SIGKILL", 0, KILLED),
     ("srun", "newest", "2x1", "SEGFAULT", 1, CRASHED),
     ("torchrun", "newest", "1x2", "SIGTERM", 1, TOLD),  # torchrun ends the other rank by the same signal
-    ("srun", "newest", "1x2", "SIGABRT", 0, ABORTED),
 ]
 
 
@@ -170,7 +166,6 @@ def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(here: Here) -> 
         # The other rank waits for it in init_process_group(), until its agent ends it.
         ("srun", "EARLY", "the script raised an exception", "ValueError: out of coffee"),
         ("srun", "EXIT", "the script failed", "exit code 1; the last line that was printed: dataset is missing"),
-        ("torchrun", "OWN_CODE", "the script failed", "exit code 137; the last line that was printed: "),
     ],
 )
 def test_a_script_that_ends_itself_is_reported_in_its_words(

@@ -18,15 +18,8 @@ folder.mkdir(exist_ok=True)
 told = torch.zeros(1)
 
 
-def on_signal(*_):
-    told.fill_(1)
-    if how == "at once":
-        save()
-        sys.exit(75)
-
-
 if how != "ignores":
-    signal.signal(signal.SIGUSR1, on_signal)
+    signal.signal(signal.SIGUSR1, lambda *_: told.fill_(1))
 dist.init_process_group("gloo")
 rank, done = dist.get_rank(), 0
 model = torch.nn.Linear(16, 16)
@@ -51,15 +44,14 @@ def save():
         state = {name: part.state_dict() for name, part in parts.items()}
         torch.save({**state, "done": done}, folder / "partial")
         os.replace(folder / "partial", folder / f"rank{rank}.pt")
-    if how != "at once":
-        dist.barrier()
+    dist.barrier()
 
 
 files = [*folder.glob(f"rank{rank}.pt" if how == "own" else "*.pt")]
 if files:
     state = torch.load(files[0])
     done = state["done"]
-    for name in parts if how != "model" else ["model"]:
+    for name in parts:
         parts[name].load_state_dict(state[name])
 if (folder / "shards").exists():
     state = dict(zip(parts, get_state_dict(model, optimizer)))  # it makes a step, for an optimizer state to load into
@@ -83,7 +75,7 @@ for step in range(1, 1_000_000):
         time.sleep(0.02)
         if files and step == 5:  # the second start has shown where it goes on
             sys.exit(75)
-    elif step == 18 and (rank == 1 or how == "at once"):  # when the signal comes
+    elif step == 18 and rank == 1:  # when the signal comes
         os.kill(os.getpid(), signal.SIGUSR1)
     all_told = told.clone()
     dist.all_reduce(all_told)
@@ -93,6 +85,9 @@ for step in range(1, 1_000_000):
 """
 
 
+EACH_S = 40.0  # of a start by time: on a busy machine the imports alone may take half of it
+
+
 def rehearsed(here: Here, how: str, **options: Any) -> Rehearsal:
     return here.rehearsed(SCRIPT, how, str(here.path / "saved"), **options)
 
@@ -100,9 +95,7 @@ def rehearsed(here: Here, how: str, **options: Any) -> Rehearsal:
 @pytest.mark.parametrize(
     ("how", "verdict", "why"),
     [
-        ("at once", "ok", "the second start goes on where the first one ended, at step 18"),
         ("shards", "ok", "the second start goes on where the first one ended, at step 18 (ranks 0, 1)"),
-        ("model", "failed", "the second start has the parameters that were saved, and not the state of the optimizer"),
         ("own", "failed", "on some ranks only: rank 0 goes on where it ended (step 18); rank 1 starts from the beginn"),
     ],
 )
@@ -114,11 +107,11 @@ def test_a_script_that_saves_at_the_signal(here: Here, how: str, verdict: str, w
 
 
 def test_a_script_that_ignores_the_signal_and_saves_at_intervals_goes_on(here: Here) -> None:
-    found = rehearsed(here, "ignores", each_s=20.0, warn_before_s=2.0)
+    found = rehearsed(here, "ignores", each_s=EACH_S, warn_before_s=2.0)
     assert (found.verdict, "how many steps are lost is not known" in found.why) == ("ok", True), found
     assert "no rank had a handler of SIGUSR1" in found.findings[0].measured
 
 
 def test_exit_code_0_at_the_signal_would_be_taken_for_the_end_of_the_training(here: Here) -> None:
-    found = rehearsed(here, "zero", each_s=20.0)
+    found = rehearsed(here, "zero", each_s=EACH_S)
     assert (found.verdict, "exit code 0 at the signal" in found.why) == ("failed", True), found

@@ -16,7 +16,9 @@ from one_run import Here, failure_of
 HOST = socket.gethostname()
 BOUNDS = Hang(times_median_step=10.0, at_least_s=4.0, first_step_s=60.0)
 LATE = BOUNDS.replace(first_step_s=1800)
-PAUSE_S = 6.0
+# For a run that is no hang: ranks that wait for a processor are not silent for so long, and the pauses are longer.
+PATIENT = BOUNDS.replace(at_least_s=8.0)
+LONG_PAUSE_S, PAUSE_S = 12.0, 6.0
 ENDS = {"sleep": "srun", "thread": "torchrun"}
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
 SCRIPT = f"""
@@ -31,7 +33,7 @@ def feed():
     raise ValueError("no more shards")
 
 def save_checkpoint():
-    time.sleep({PAUSE_S})
+    time.sleep({LONG_PAUSE_S})
 
 def stop():
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -56,7 +58,7 @@ for epoch in range(2):
         optimizer.step()
     if rank == 0 and epoch == 0 and how == "validate":  # rank 1 waits for this one in the first step of its next epoch
         model.eval()
-        time.sleep({PAUSE_S})
+        time.sleep({LONG_PAUSE_S})
         model.train()
 if rank == 1 and how == "sleep":
     wait_for_ever()
@@ -76,7 +78,7 @@ def run(here: Here, script: str, scale: str, *runs: dict[str, Any], **options: A
 def test_a_stopped_rank_is_named_and_the_next_run_with_its_pauses_is_no_hang(here: Here) -> None:
     launchers = {"stop": "torchrun", "validate": "srun"}
     variants = [{"variant": how, "args": (how,), "launcher": launcher} for how, launcher in launchers.items()]
-    stopped, well = run(here, SCRIPT, "1x2", *variants)
+    stopped, well = run(here, SCRIPT, "1x2", *variants, hang=PATIENT)
     failure = failure_of(stopped)
     assert failure.verdict == "a rank was stopped"
     assert failure.why.startswith(f"rank 1 (node 0, {HOST}): its process ")

@@ -174,37 +174,6 @@ def of_table(view: ReportView, headings: Sequence[str], kind: str = "recommended
     return {its[1]: Asked(its[3], not its[4], hours) for its, hours in found if its and its[2] == kind}
 
 
-def test_a_missing_repeat_at_the_largest_good_scale_changes_no_reader() -> None:
-    specs = make_specs(list(RATES))
-    records = [make_record(spec, repeated(RATES[str(spec.scale)], spec)) for spec in specs][:-1]
-    view = view_of(records, specs)
-    assert view.rungs[-1].status == "incomplete"
-    found = [of_page(view), of_markdown(view), of_proposal(view), of_words(view), of_table(view, EUROHPC)]
-    assert [{mode: each.recommended for mode, each in reader.items()} for reader in found] == [{"weak": "2x4"}] * 5
-
-
-def test_the_cheapest_scale_is_the_one_of_the_fewest_hours_that_are_shown() -> None:
-    """By its steps 1x2 is cheaper than 1x1; its start-up makes it dearer."""
-    specs = make_specs(["1x1", "1x2", "1x4"])
-    rates = {"1x1": 1000.0, "1x2": 2020.0, "1x4": 3200.0}
-    startup_s = {1: 60.0, 2: 9000.0, 4: 60.0}
-    records = [make_record(s, repeated(rates[str(s.scale)], s), startup_s=startup_s[s.gpus]) for s in specs]
-    assert of_table(view_of(records), SWISS_AI, "cheapest")["weak"].recommended == "1x1"
-
-
-def test_the_hours_of_all_modes_are_of_one_kind() -> None:
-    """The start-up of one scale of one mode is not known: no row has wall time, as the notes below the table say."""
-    specs = make_specs(["1x1", "1x2"], modes=["weak", "strong"])
-    unknown = {spec.name for spec in specs if spec.mode == "strong" and spec.gpus == 2}
-    records = [make_record(s, 1000.0 * s.gpus, startup_s=None if s.name in unknown else 4.2) for s in specs]
-    view = view_of(records)
-    steps = {point.mode: point.hours_to_solution or 0.0 for point in view.points if point.gpus_per_node == 2}
-    shown = {
-        mode: (each.recommended, (each.hours or "").partition(" ")[0]) for mode, each in of_table(view, EUROHPC).items()
-    }
-    assert shown == {mode: ("1x2", significant(hours * 3 * 1.1)) for mode, hours in steps.items()}
-
-
 SCALES = ("1x1", "1x2", "1x4", "2x4", "4x4")
 
 

@@ -10,7 +10,6 @@ import pytest
 from ddp_ladder.analysis.forecast import (
     SeriesForecast,
     error_rows,
-    forecast_file,
     forecast_line,
     make_forecast,
     planned_forecasts,
@@ -18,7 +17,7 @@ from ddp_ladder.analysis.forecast import (
     write_forecast,
 )
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import HourUnit, Plan, RunSpec
@@ -83,14 +82,6 @@ def test_the_memory_of_a_sharded_state(tmp_path: Path) -> None:
     changed = make_plan_of(make_specs([*rates], repeats=1, device="cuda", batch_per_gpu=16))
     assert not [*planned_forecasts(tmp_path, changed)]
     assert made(changed, "stage3", tmp_path) is None
-
-
-def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path)
-    without(tmp_path, "2x1")
-    write_json(forecast_file(tmp_path, "stage3"), {"schema_version": 3})
-    assert not [*planned_forecasts(tmp_path, plan)]
-    assert made(plan, "stage3", tmp_path).largest_measured == "1x2"
 
 
 def test_words_before_and_after(tmp_path: Path) -> None:

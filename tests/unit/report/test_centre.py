@@ -159,13 +159,6 @@ def test_what_is_not_known_cannot_be_checked() -> None:
     assert {found.verdict for _, found in nothing} == {"cannot be checked"}
 
 
-def test_the_mode_with_more_node_counts_is_judged_and_strong_of_equals() -> None:
-    both = records_of(modes=["weak", "strong"])
-    assert case(both).largest.mode == "strong"
-    fewer = [record for record in both if record.spec.mode == "weak" or record.spec.nodes < 4]
-    assert case(fewer).largest.mode == "weak"
-
-
 def test_an_unknown_centre_is_one_message_with_the_list() -> None:
     with pytest.raises(UserError) as caught:
         read_sources([], {"centre": "csc"})

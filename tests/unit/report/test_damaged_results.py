@@ -130,16 +130,6 @@ def test_a_run_whose_record_cannot_be_used_is_named(results: Path, damage: Damag
     assert len(found.records) == 11
 
 
-def test_a_preflight_that_cannot_be_read_is_named(results: Path) -> None:
-    write("preflight/1x2.json", b"{")(results)
-    found = read(results)
-    (warning,) = found.warnings
-    assert warning.startswith(str(results / "preflight/1x2.json"))
-    assert "not JSON" in warning
-    assert "Next: " in warning
-    assert found.counts == "12 runs are planned: 12 ok"
-
-
 # The whole command
 
 

@@ -95,12 +95,6 @@ def test_samples_with_a_doubt_are_not_called_witnessed() -> None:
         assert "is witnessed" not in text
 
 
-def test_why_there_are_no_flops_is_said() -> None:
-    view = with_counted(Flops(why="torch.compile"))
-    assert "FLOPs of a step were not counted: torch.compile." in as_markdown(proposal(view))
-    assert "TFLOP/s" not in view.headline.text
-
-
 def text_of(results: LadderResults) -> str:
     return as_markdown(proposal(ReportView(results, TODAY))).replace("\u00a0", " ").replace("\u2013", "-")
 
@@ -280,12 +274,6 @@ def test_no_more_gpus_are_predicted_than_the_global_batch_has_samples_or_batches
     assert ("Predicted, not measured: 8x4" in text) is ("Predicted" in text) is is_said
 
 
-def test_a_fixed_global_batch_is_said_to_keep_the_batch_of_a_gpu() -> None:
-    accumulated = records_of({"1x1": 1000.0}, modes=("strong",), accumulation=1)
-    assert "and here also the batch of each" in text_of(make_results(accumulated))
-    assert "shrinks" in text_of(make_results(records_of({"1x1": 1000.0}, modes=("strong",))))
-
-
 def test_the_method_says_what_the_records_do() -> None:
     records = records_of({"1x1": 1000.0, "2x4": 6900.0}, launcher="srun")
     assert records[-1].job
@@ -335,17 +323,6 @@ def test_limits_are_said() -> None:
     ):
         assert words in text, words
     assert "start snakemake" not in text
-
-
-def test_a_single_scale_is_no_scaling() -> None:
-    words = "Only 1x1 was measured, which does not show how the training scales."
-    assert words in text_of(make_results(records_of({"1x1": 1000.0})))
-    assert words not in text_of(make_results(records_of()))
-
-
-def test_runs_that_were_cut_are_called_so() -> None:
-    text = section(text_of(make_results(records_of(max_steps=200))), "Limits of these measurements")
-    assert "The runs were ended early on purpose (measure.max\\_steps: 200); they are no whole trainings." in text
 
 
 # Markdown

@@ -27,10 +27,10 @@ from ddp_ladder.plan.fit import Fit, Trial, workload_key
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.plots import growth, looks, throughput_figure
+from ddp_ladder.report.plots import growth, looks
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import terminal_table
-from ddp_ladder.report.view import ReportView, gate_rows, headline
+from ddp_ladder.report.view import ReportView, headline
 from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
 from make_records import (
@@ -47,7 +47,6 @@ from make_records import (
 )
 from make_results import make_results
 from make_runs import write_ladder, write_run
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 PLOTS = ("throughput", "efficiency", "attribution")
 FILES = [
@@ -262,23 +261,6 @@ def test_the_first_screen_shows_the_evidence_of_a_closed_gate(tmp_path: Path) ->
     assert "Evidence: the exchange takes 52 ms; &lt;b&gt;2 ms&lt;/b&gt; of it overlap." in files["scaling.md"]
 
 
-def test_headline_takes_the_reference_variant_for_the_cause() -> None:
-    judged = [
-        make_judged("1x2", "b's own trouble", ok=False, variant="b"),
-        make_judged("1x2", "data wait", ok=False, measured="40 %", wanted="at most 10 %"),
-    ]
-    results = found(SPECS, [], [make_gate("stage2", "closed", judged=judged)])
-    assert headline(results).kind == "stopped"
-    assert words(results) == "Stopped at the gate of stage 2: 1x2 data wait: 40 %, wanted at most 10 %."
-
-
-def test_headline_when_nothing_worked() -> None:
-    line = headline(CASES["all failed"]())
-    assert line.kind == "failed"
-    assert line.text.startswith("Nothing could be measured: 9 runs failed. Rank 1: RuntimeError")
-    assert line.next == "read train.log, fix the cause, and start snakemake again"
-
-
 def test_headline_says_that_other_processes_used_the_machine() -> None:
     results = found(SPECS, [make_record(s, rate(s)) for s in SPECS], open_gates("stage1", "stage2", "stage3"))
     points, used = results.points, "other processes used 1.9 of the 2 CPUs"
@@ -313,13 +295,6 @@ def test_runs_that_failed_alike_share_a_box_with_the_lines_of_the_first(tmp_path
     assert "rank 1 (node7): <b> in repeat 1" in text
     assert "in repeat 2" not in text
     assert "- of cold\n- rank 1 (node7): &lt;b&gt; in repeat 1\n- Next: 1. heat 2. wait" in files["scaling.md"]
-
-
-def test_runs_left_out_on_purpose_are_not_shown_as_failures(tmp_path: Path) -> None:
-    records = [make_record(s) if s.world_size == 1 else make_failed_record(s, "not run", started=False) for s in SPECS]
-    files = written(tmp_path, found(SPECS, records))
-    assert "Failed runs" not in files["index.html"]
-    assert "Failed runs" not in files["scaling.md"]
 
 
 def with_startup(results: LadderResults, **seconds: float | None) -> LadderResults:
@@ -370,14 +345,6 @@ def test_the_report_shows_what_each_field_is_at_each_scale() -> None:
         assert [words for words in rows.values() if "(1x1, 1x2); " in words and words.endswith(" (1x2)")], field
 
 
-def test_equal_findings_of_repeats_are_one_row() -> None:
-    judged = [make_judged("1x2", "exit codes", ok=False, measured="rank 1: 1", repeat=k) for k in (1, 2)]
-    judged += [make_judged("1x2", "sanity", repeat=3), make_judged("1x2")]
-    gate = Verdict.from_json(make_gate("stage2", "closed", judged=judged))
-    assert [place for _, place in gate_rows(gate, several_series=False)] == ["1x2 r1 r2", "1x2"]
-    assert gate.sane_runs == 1
-
-
 def test_of_many_variants_one_table_is_open_and_seven_series_have_a_colour(tmp_path: Path) -> None:
     specs = make_specs(["1x1", "1x2"], variants=["default", *(f"v{k:02}" for k in range(19))], repeats=1)
     files = written(tmp_path, found(specs, [make_record(s, rate(s)) for s in specs]))
@@ -420,47 +387,6 @@ def test_lines_follow_growth_of_one_kind_only() -> None:
     specs = make_specs(["1x1", "1x2", "1x4", "2x1", "2x4"], repeats=1)
     lines = [([str(point.scale) for point in line], style) for line, style in growth(scale_points(specs, {}))]
     assert lines == [(["1x1", "1x2", "1x4"], "-"), (["1x1", "2x1"], "--"), (["1x4", "2x4"], "--")]
-
-
-@pytest.mark.parametrize(
-    ("scales", "lines"),
-    [
-        (["1x1"], ["ideal"]),
-        (["1x1", "1x2"], ["more GPUs in one node", "ideal"]),
-        (["1x1", "2x1"], ["more nodes", "ideal"]),
-        (["1x1", "1x2", "2x1"], ["more GPUs in one node", "more nodes", "ideal"]),
-    ],
-)
-def test_the_legend_names_the_lines_that_are_drawn(scales: list[str], lines: list[str]) -> None:
-    specs = make_specs(scales, repeats=2)
-    figure = throughput_figure(found(specs, [make_record(spec, rate(spec)) for spec in specs]).points, "GPUs")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == lines
-
-
-def test_scales_of_the_same_size_are_points_beside_each_other_with_whole_intervals() -> None:
-    specs = make_specs(["1x1", "1x2", "2x1"], repeats=2)
-    points = found(specs, [make_record(spec, rate(spec) * (1 + 0.08 * spec.repeat)) for spec in specs]).points
-    axes = throughput_figure(points, "GPUs").axes[0]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1\n1x1", "2\n1x2, 2x1"]
-    centres = [bars.lines[0].get_xdata()[0] for bars in axes.containers]
-    assert 1 == centres[0] < centres[1] < 2 < centres[2]
-    low, high = axes.get_ylim()
-    assert low < min(point.samples_per_s_low or 0 for point in points) < 900
-    assert high > max(point.samples_per_s_high or 0 for point in points) > 2200
-
-
-def test_no_marker_of_a_ladder_to_a_thousand_nodes_is_cut_off() -> None:
-    specs = make_specs(["1x1", "1x4", "16x4", "256x4", "1024x4"], repeats=2)
-    figure = throughput_figure(
-        found(specs, [make_record(spec, 900.0 * spec.world_size) for spec in specs]).points, "GPUs"
-    )
-    FigureCanvasAgg(figure).draw()
-    (axes,) = figure.axes
-    frame, half = axes.get_window_extent(), 0.5 * 6 * figure.dpi / 72
-    for bars in axes.containers:
-        x, y = axes.transData.transform(bars.lines[0].get_xydata()[0])
-        assert frame.x0 + half < x < frame.x1 - half
-        assert frame.y0 + half < y < frame.y1 - half
 
 
 # Other baselines, and what stands beside the figures

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from html import unescape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import report as report_command
 from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import after_gate
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import UNKNOWN
 from ddp_ladder.gates.gate import judge
-from ddp_ladder.ledger import advice as accounting
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record, read_record
@@ -27,20 +23,13 @@ from ddp_ladder.report import sections as sections_module
 from ddp_ladder.report.document import Block, Cell, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.plots import (
-    BINS,
     attribution_figure,
-    charts,
     draw_usage,
-    efficiency_figure,
-    in_bins,
-    usage_figure,
 )
 from ddp_ladder.report.proposal import PARTS
 from ddp_ladder.report.results import read_results
-from ddp_ladder.report.sections import explained, runs_csv, sections
+from ddp_ladder.report.sections import explained, sections
 from ddp_ladder.report.view import ReportView
-from make_jobs import make_row
-from make_machine import make_machine
 from make_records import (
     JOB_ID,
     make_failed_record,
@@ -55,9 +44,6 @@ from make_results import make_results
 from make_runs import RATES as LADDER_RATES
 from make_runs import edit, end_run, reassemble, write_ladder, write_loop, write_run
 from make_sampled_runs import write_sampled_run
-from make_usage import make_monitor_file, make_samples, make_timeline
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 TODAY = date(2026, 11, 22)
@@ -133,16 +119,6 @@ def test_page_and_markdown_say_where_the_time_goes(tmp_path: Path) -> None:
 # Cost, and what to ask for
 
 
-def test_weak_and_strong_are_apart_and_variants_together() -> None:
-    view = view_of(RATES, modes=["weak", "strong"], variants=["default", "b"])
-    section = section_of(view, "Cost")
-    assert [block.name for block in section.blocks] == ["Cost, weak scaling", "Cost, strong scaling"]
-    assert {len(block.rows) for block in section.blocks} == {8}
-    assert [text.partition(" (")[0] for kind, text in recommendations(view) if kind] == [
-        "2x4 weak default", "2x4 strong default",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("work", "told"),
     [
@@ -183,15 +159,6 @@ def test_the_size_of_the_whole_data_is_read_from_a_record(
     assert read_results(tmp_path, plan).work == Work(dataset_size=whole)
 
 
-def test_the_command_takes_the_training(tmp_path: Path) -> None:
-    for spec in write_ladder(tmp_path).runs:
-        run = RunDirectory(tmp_path / "runs" / spec.name)
-        edit(run.ranks / "rank0.json", lambda end: end["loader"].update(dataset_size=1797))
-        reassemble(run)
-    assert report_command.main(["--results", str(tmp_path), "--epochs", "10"]) == 0
-    assert "10 epochs take" in (tmp_path / "report/scaling.md").read_text()
-
-
 # Prediction
 
 
@@ -218,29 +185,6 @@ def written(results: Path, plan: Plan) -> tuple[str, str]:
 # Jobs, machine and runs
 
 
-def test_jobs_are_shown_with_what_they_held() -> None:
-    row = make_row()
-    view = ReportView(make_results(ladder(), jobs=(row,)), TODAY)
-    section = section_of(view, "What the runs used")
-    (block,) = (block for block in section.blocks if block.heading == "Jobs")
-    assert accounting.totals([row], view.plan.hour_unit) in in_words(block.items[0])
-
-
-def test_alike_nodes_are_one_line_with_their_places() -> None:
-    machines = {"1x1": (make_machine("1x1"),), "2x2": (make_machine("2x2"), make_machine("2x2", node="node2"))}
-    rows = ReportView(make_results(ladder(), machines=machines), TODAY).machine_rows
-    assert len(rows) == len({words for _, words in rows})
-    assert "2x2: " in rows[0][0]
-
-
-def test_every_run_is_a_row_of_the_table() -> None:
-    specs = make_specs(["1x1"], repeats=4)
-    records = [make_record(spec) if spec.repeat < 4 else make_failed_record(spec) for spec in specs]
-    lines = runs_csv(records).splitlines()
-    assert len(lines) == 5
-    assert lines[-1].startswith("default/weak/1x1/r4,failed,")
-
-
 # Pictures
 
 
@@ -253,14 +197,6 @@ def test_the_bars_add_up_to_the_step_and_end_at_one_over_the_efficiency() -> Non
     assert {"50.0 ms", "55.0 ms", "100 ms", "45.0"} <= {text.get_text() for text in axes.texts}
     (text,) = attribution_figure(make_results(ladder(scales=["2x2"])).points).axes[0].texts
     assert text.get_text() == "no step has been compared with one at 1x1 yet"
-
-
-@pytest.mark.parametrize(("value", "high", "top"), [(0.9, 1.02, 1.02), (0.9, 227.5, 1.5), (6.1, 900.0, 6.1)])
-def test_an_interval_beyond_all_sense_leaves_room_for_the_points(value: float, high: float, top: float) -> None:
-    found = [
-        replace(point, efficiency=value, efficiency_low=value, efficiency_high=high) for point in view_of(RATES).points
-    ]
-    assert efficiency_figure(found, {}).axes[0].get_ylim()[1] == pytest.approx(1.05 * top)
 
 
 def test_each_scale_has_one_picture_and_damaged_samples_are_a_note(tmp_path: Path) -> None:
@@ -280,41 +216,6 @@ def test_each_scale_has_one_picture_and_damaged_samples_are_a_note(tmp_path: Pat
     picture, notes = draw_usage(tmp_path, list(results.records.values()))[0]
     assert "1x2" in picture.picture
     assert "node0.csv" in str(notes.items[0])
-
-
-def test_no_peak_is_lost_in_a_long_run_and_a_band_holds_all_traces() -> None:
-    values = np.zeros(10_000)
-    values[[1234, 8765]] = 1.0, -1.0
-    values[5000:5100] = np.nan
-    times, low, median, high = in_bins([(np.arange(10_000.0), values)])
-    assert len(times) == BINS
-    assert (np.nanmin(low), np.nanmax(high)) == (-1, 1)
-    assert np.isnan(median).any()
-    assert median[0] == 0
-    _, *band = in_bins([(np.arange(10.0), np.full(10, level)) for level in (1.0, 2.0, 7.0, np.nan)])
-    assert [{*figures} for figures in band] == [{1.0}, {2.0}, {7.0}]
-
-
-@pytest.mark.parametrize(("nodes", "gpus", "named"), [(1, 4, 4), (1, 8, 8), (2, 2, 4), (8, 8, 0)])
-def test_stand_in_gpus_are_named_above_all_panels_and_cover_no_title(nodes: int, gpus: int, named: int) -> None:
-    samples = [make_samples(make_monitor_file(k, gpus, node=f"nid00123{k}")) for k in range(nodes)]
-    figure = usage_figure(charts(samples), make_timeline())
-    FigureCanvasAgg(figure).draw()
-    (legend,) = figure.legends
-    assert sum("GPU" in text.get_text() for text in legend.get_texts()) == named
-    boxes = [each.get_window_extent() for each in (legend, *(axes.get_legend() for axes in figure.axes)) if each]
-    titles = [axes._left_title.get_window_extent() for axes in figure.axes]
-    assert not any(box.overlaps(title) for box in boxes for title in titles)
-    assert 0 <= boxes[0].x0 < boxes[0].x1 <= figure.bbox.x1
-
-
-def test_each_phase_has_a_shade_of_its_own_and_is_named() -> None:
-    figure = usage_figure(charts([make_samples(make_monitor_file(0, 1))]), make_timeline())
-    shades = {to_hex(patch.get_facecolor()) for patch in figure.axes[0].patches}
-    keys = [patch for patch in figure.legends[0].get_patches() if patch.get_label()]
-    assert [key.get_label() for key in keys] == ["start-up", "warm-up", "end"]
-    assert shades == {to_hex(key.get_facecolor()) for key in keys}
-    assert len(shades) == 3
 
 
 def test_of_very_many_runs_the_table_has_those_that_failed_and_the_first_others(
