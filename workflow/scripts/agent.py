@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from ddp_ladder.common.command import node_parser
+from ddp_ladder.common.command import node_parser, option
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.run.agent import NodeTask, run_node
 from ddp_ladder.run.signs import sign_of_life
@@ -19,14 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     EX_CANTCREAT if its log or its end record cannot be written.
     """
-    parser = node_parser(__doc__, "agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0")
-    parser.add_argument(
-        "--local-rank",
-        type=int,
-        default=os.environ.get("SLURM_LOCALID"),
-        help="which of the node's agents this is, if it has several (default: as Slurm says)",
-    )
-    arguments = parser.parse_args(argv)
+    words = "which of the node's agents this is, if it has several (default: as Slurm says)"
+    local_rank = option("--local-rank", type=int, default=os.environ.get("SLURM_LOCALID"), help=words)
+    example = "agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0"
+    arguments = node_parser(__doc__, example, local_rank).parse_args(argv)
     try:
         task = NodeTask.read(arguments.run, arguments.node_rank, arguments.local_rank)
         sign = task.directory.sign(task.agent.node_rank)

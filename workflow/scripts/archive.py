@@ -7,7 +7,8 @@ and without the names of users, homes, accounts, login hosts and e-mail addresse
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
@@ -15,21 +16,21 @@ import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.archive.archive import archive_name, make_archive
 from ddp_ladder.archive.names import Names
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import RESULTS, command, option
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import Sources, add_options
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "archive.py --results results",
+    RESULTS,
+    option("--out", type=Path, help="default: archive-<site>-<date>.zip in the results"),
+    option("--warning", default="", help="what the settings differ in from those of the runs"),
+    add_options,
+)
+def main(arguments: Namespace) -> int:
     """Write the archive; print where it is."""
-    parser = parser_of(__doc__, "archive.py --results results")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="default: %(default)s")
-    parser.add_argument("--out", type=Path, help="default: archive-<site>-<date>.zip in the results")
-    parser.add_argument("--warning", default="", help="what the settings differ in from those of the runs")
-    add_options(parser)
-    arguments = parser.parse_args(argv)
     settings, results = Sources.of(arguments).load(), arguments.results
     names = Names.of_this_machine(
         results if results.exists() else Path(), accounts(settings), settings.experiment.workload.secrets

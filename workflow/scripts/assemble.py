@@ -7,33 +7,34 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.assemble import record_of
 from ddp_ladder.assembly.run_records import MOST_RANKS, write_tables
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import command, option
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import write_record
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Assemble the records and write assembled.json of each."""
-    parser = parser_of(__doc__, "assemble.py results/runs/default/weak/1x2/r1")
-    parser.add_argument("runs", type=Path, nargs="*", metavar="run", help="directory of a run")
-    parser.add_argument(
+@command(
+    "assemble.py results/runs/default/weak/1x2/r1",
+    option("runs", type=Path, nargs="*", metavar="run", help="directory of a run"),
+    option(
         "--serve",
         action="store_true",
         help="read directories from the standard input, a JSON string in a line, and answer each with 1 (assembled) or "
         "0 (it cannot be)",
-    )
-    arguments = parser.parse_args(argv)
+    ),
+)
+def main(arguments: Namespace) -> int:
+    """Assemble the records and write assembled.json of each."""
     if not (arguments.runs or arguments.serve):
-        parser.error("name the directory of a run")
+        raise UserError(Problem("assemble.py", "no run to assemble", next="name the directory of a run"))
     for path in arguments.runs:
         print(f"written: {_assembled(RunDirectory(path))}")
     for line in sys.stdin if arguments.serve else ():

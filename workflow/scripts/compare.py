@@ -7,14 +7,13 @@ writes it as report/comparison.csv there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from argparse import Namespace
 
 import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.assembly.run_records import RunRecords, as_made
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import RESULTS, command, option
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.plan.fit import fit_of
@@ -23,15 +22,9 @@ from ddp_ladder.report.comparison import comparison_csv, terminal_text
 from ddp_ladder.report.results import believed_records
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command("compare.py --results results", RESULTS, option("--warning", default="", help="a warning to print too"))
+def main(arguments: Namespace) -> int:
     """Write the comparison and print it."""
-    parser = parser_of(__doc__, "compare.py --results results")
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="the ladder's directory (default: %(default)s)"
-    )
-    parser.add_argument("--warning", default="", help="a warning to print too")
-    arguments = parser.parse_args(argv)
     runs = RunRecords(arguments.results)
     plan = as_made(read_plan(runs.results / "plan.json"), runs)
     if len({run.variant for run in plan.runs if not run.is_plain}) < 2:

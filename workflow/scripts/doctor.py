@@ -6,20 +6,17 @@ Prints a list of pass, warn, FAIL and not checked, each with what to do. Exit co
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import command
 from ddp_ladder.doctor.doctor import examine, failed, listing
 from ddp_ladder.settings.load import Sources, add_options
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command("doctor.py --cluster config/sites/vega.yaml", add_options)
+def main(arguments: Namespace) -> int:
     """Print the list."""
-    parser = parser_of(__doc__, "doctor.py --cluster config/sites/vega.yaml")
-    add_options(parser)
-    arguments = parser.parse_args(argv)
     sections = examine(Sources.of(arguments))
     print(listing(sections))
     return 1 if failed(sections) else 0

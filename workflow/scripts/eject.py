@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import PLAN, command
 from ddp_ladder.common.files import RunDirectory, make_directory, write_atomically, write_json
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError
@@ -25,13 +25,9 @@ from ddp_ladder.settings.load import OVERLAY, Sources, add_options
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command("eject.py --plan results/plan.json", PLAN, add_options)
+def main(arguments: Namespace) -> int:
     """Write the scripts, print where they are and how to start one."""
-    parser = parser_of(__doc__, "eject.py --plan results/plan.json")
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json; the runs are beside it")
-    add_options(parser)
-    arguments = parser.parse_args(argv)
     plan, runs = read_plan(arguments.plan), arguments.plan.parent / "runs"
     print(f"writing {count(len(plan.runs), 'script')} of runs", flush=True)
     one_node: Path | None = None  # a ladder may start at several nodes

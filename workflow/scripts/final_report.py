@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
 from datetime import date
 from pathlib import Path
 
 import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import RESULTS, command
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import for_terminal, notify
 from ddp_ladder.ledger.jobs import update_or_warn
@@ -29,13 +29,10 @@ from ddp_ladder.report.document import as_markdown
 from ddp_ladder.report.final import FinalReport
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command("", RESULTS)
+def main(arguments: Namespace) -> int:
     """Write the final report and print where it is."""
-    parser = parser_of(__doc__)
-    of_ladder = "the ladder's directory (default: %(default)s)"
-    parser.add_argument("--results", type=Path, default=Path("results"), help=of_ladder)
-    results: Path = parser.parse_args(argv).results
+    results: Path = arguments.results
     directory = chain_directory(results)
     print(f"reading  {directory}: jobs, records and raw files of the links", flush=True)
     for warning in update_or_warn(directory)[1]:

@@ -6,13 +6,12 @@ One line on the outcome goes to stderr, the whole judgement to stdout. Exit code
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from argparse import Namespace
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import after_gate, restore_records
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import PLAN, command, option
 from ddp_ladder.common.messages import notify
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.verdict import closed_box, outcome_line
@@ -20,13 +19,13 @@ from ddp_ladder.ledger.jobs import update_or_warn
 from ddp_ladder.plan.plan import read_plan
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "gate.py --plan results/plan.json --stage stage2",
+    PLAN,
+    option("--stage", required=True, help="stage1, stage2 or stage3"),
+)
+def main(arguments: Namespace) -> int:
     """Judge the stage and write the gate file."""
-    parser = parser_of(__doc__, "gate.py --plan results/plan.json --stage stage2")
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json; the results are beside it")
-    parser.add_argument("--stage", required=True, help="stage1, stage2 or stage3")
-    arguments = parser.parse_args(argv)
     plan, results = read_plan(arguments.plan), arguments.plan.parent
     runs = RunRecords(results)
     restored = list(restore_records(plan, runs))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -16,7 +17,7 @@ import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.analysis.history import Ladder, histories, in_order
 from ddp_ladder.archive.archive import read_archive
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import command, option
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.formats import grouped
 from ddp_ladder.common.messages import Problem, UserError, for_terminal, notify
@@ -27,13 +28,13 @@ from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.view import ReportView
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "history.py archive-lumi-2026-03-01.zip archive-lumi-2026-06-01.zip results",
+    option("ladders", nargs="+", type=Path, metavar="ARCHIVE", help="an archive, or a results directory"),
+    option("--out", type=Path, default=Path("history.csv"), help="default: %(default)s"),
+)
+def main(arguments: Namespace) -> int:
     """Write the CSV, and print what changed."""
-    parser = parser_of(__doc__, "history.py archive-lumi-2026-03-01.zip archive-lumi-2026-06-01.zip results")
-    parser.add_argument("ladders", nargs="+", type=Path, metavar="ARCHIVE", help="an archive, or a results directory")
-    parser.add_argument("--out", type=Path, default=Path("history.csv"), help="default: %(default)s")
-    arguments = parser.parse_args(argv)
     ladders = in_order([read(path) for path in arguments.ladders])
     check_workload(ladders)
     found = histories(ladders)

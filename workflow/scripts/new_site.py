@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import command, option
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.doctor.site_draft import read_cluster, write_draft
 from ddp_ladder.settings.load import CLUSTER
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "new_site.py --out config/cluster.yaml",
+    option("--out", type=Path, default=CLUSTER, metavar="FILE", help="default: %(default)s"),
+)
+def main(arguments: Namespace) -> int:
     """Write the draft; print where it is and how to use it."""
-    parser = parser_of(__doc__, "new_site.py --out config/cluster.yaml")
-    parser.add_argument("--out", type=Path, default=CLUSTER, metavar="FILE", help="default: %(default)s")
-    arguments = parser.parse_args(argv)
     cluster = read_cluster()
     file, is_new, kept = write_draft(cluster, arguments.out)
     for each in kept:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.climb.ladder import runs_to_do, witnesses_to_do
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import command, option
 from ddp_ladder.common.files import write_json
 from ddp_ladder.plan.fit import planned
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.load import Sources, add_options
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "plan.py --out results/plan.json", add_options, option("--out", type=Path, required=True, help="plan.json to write")
+)
+def main(arguments: Namespace) -> int:
     """Read the settings, write plan.json, print the plan."""
-    parser = parser_of(__doc__, "plan.py --out results/plan.json")
-    add_options(parser)
-    parser.add_argument("--out", type=Path, required=True, help="plan.json to write")
-    arguments = parser.parse_args(argv)
     plan = planned(Sources.of(arguments).load())
     write_json(arguments.out, plan.to_json())
     runs = RunRecords(arguments.out.parent)

@@ -10,27 +10,27 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.prediction import Prediction, predict, read_series, scale_of
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import command, option
 from ddp_ladder.common.formats import NARROW_SPACE, interval, percent, significant, text_table
 from ddp_ladder.common.messages import Problem, UserError
 
 HEADINGS = ("scale", "scaling", "samples/s", "90 % interval", "efficiency", "GPU h per million samples")
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "predict.py --table points.csv --at 8x4",
+    option("--table", type=Path, required=True, help="CSV file of the measured scales"),
+    option("--at", action="append", default=[], metavar="8x4", help="scale to predict; may be repeated"),
+    option("--json", action="store_true", help="print JSON in place of a table"),
+    option("--variant", help="of a table with several (default: default)"),
+)
+def main(arguments: Namespace) -> int:
     """Print the predictions; write nothing."""
-    parser = parser_of(__doc__, "predict.py --table points.csv --at 8x4")
-    parser.add_argument("--table", type=Path, required=True, help="CSV file of the measured scales")
-    parser.add_argument("--at", action="append", default=[], metavar="8x4", help="scale to predict; may be repeated")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
-    parser.add_argument("--variant", help="of a table with several (default: default)")
-    arguments = parser.parse_args(argv)
     scales = [scale_of(text) for text in arguments.at]
     if not scales:
         raise UserError(Problem("--at", "no scale to predict", next="add --at 8x4, or several of them"))

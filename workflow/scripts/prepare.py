@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.common.command import command, job_arguments, parser_of
+from ddp_ladder.common.command import job_command, option
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.run.training_files import prepare_data
 from ddp_ladder.settings.load import Sources, add_options
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@job_command(
+    "prepare.py -- prepare.py data/digits",
+    add_options,
+    option("command", nargs="+", help="script and arguments, after --"),
+)
+def main(arguments: Namespace) -> int:
     """Run it to its end. Exit code 128 + n if signal n ended it."""
-    parser = parser_of(__doc__, "prepare.py -- prepare.py data/digits")
-    add_options(parser)
-    parser.add_argument("command", nargs="+", help="script and arguments, after --")
-    arguments = job_arguments(parser, argv)
     ladder = Ladder.of(Sources.of(arguments).load())
     try:
         code = prepare_data(ladder.plan.runs[0], ladder.settings.site, arguments.command, Path(ladder.data_marker))

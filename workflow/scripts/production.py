@@ -6,12 +6,12 @@ Progress goes to stderr. The exit code is 0 if the training is complete, 1 if th
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.climb.production import run_own_link, run_production, run_rehearsal
-from ddp_ladder.common.command import command, job_arguments, parser_of
+from ddp_ladder.common.command import job_command, option
 from ddp_ladder.plan.fit import planned
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.plan import production_of, rehearsal_plan
@@ -19,17 +19,22 @@ from ddp_ladder.production.rehearsal import rehearsal_directory
 from ddp_ladder.settings.load import Sources, add_options
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the chain. Exit code 128 + n if signal n ended this start."""
-    parser = parser_of(__doc__, "production.py --on slurm")
-    add_options(parser)
-    parser.add_argument("--rehearse", action="store_true", help="only test whether the script goes on where it saved")
+def add_where(parser: ArgumentParser) -> None:
+    """Add the options that say where the jobs run."""
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--on", choices=("slurm", "local"), help="local: here, or in this allocation")
     where.add_argument("--link-of", type=Path, metavar="SCRIPT", help="this job is one link; SCRIPT is the next one's")
-    parser.add_argument("--since", type=int, metavar="N", help="the links that the first job of the chain found")
-    arguments = job_arguments(parser, argv)
+
+
+@job_command(
+    "production.py --on slurm",
+    add_options,
+    option("--rehearse", action="store_true", help="only test whether the script goes on where it saved"),
+    add_where,
+    option("--since", type=int, metavar="N", help="the links that the first job of the chain found"),
+)
+def main(arguments: Namespace) -> int:
+    """Run the chain. Exit code 128 + n if signal n ended this start."""
     settings = Sources.of(arguments).load()
     results = Path(settings.experiment.results)
     on_slurm = arguments.on == "slurm"

@@ -6,11 +6,11 @@ Progress goes to stderr. The exit code is 0 if there is a result, also a bad one
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.common.command import command, job_arguments, parser_of
+from ddp_ladder.common.command import PLAN, job_command, option
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.production.rehearsal import judge_rehearsal, not_made, write_rehearsal
 from ddp_ladder.records.record import Failure
@@ -18,14 +18,14 @@ from ddp_ladder.run.job import carry_out, context_of, run_twice
 from ddp_ladder.settings.terms import REHEARSAL
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@job_command(
+    "rehearse.py --plan results/production/rehearsal/plan.json --each 120 --warn 300",
+    PLAN,
+    option("--each", type=float, required=True, metavar="S", help="seconds until the signal"),
+    option("--warn", type=float, required=True, metavar="S", help="seconds from the signal to the end"),
+)
+def main(arguments: Namespace) -> int:
     """Rehearse. Exit code 128 + n if signal n interrupted it."""
-    parser = parser_of(__doc__, "rehearse.py --plan results/production/rehearsal/plan.json --each 120 --warn 300")
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json of the rehearsal")
-    parser.add_argument("--each", type=float, required=True, metavar="S", help="seconds until the signal")
-    parser.add_argument("--warn", type=float, required=True, metavar="S", help="seconds from the signal to the end")
-    arguments = job_arguments(parser, argv)
     plan = read_plan(arguments.plan, "run `snakemake rehearsal`, which writes it again")
     directory, (job,) = arguments.plan.parent, plan.jobs
     context = context_of(job, directory)

@@ -8,20 +8,21 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 
-from ddp_ladder.common.command import parser_of
+from ddp_ladder.common.command import command, option
 from ddp_ladder.node.network import address_towards, free_ports
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "rendezvous.py --interface '\"auto\"' --towards node2 --key 42",
+    option("--interface", type=json.loads, required=True, help="network.interface, as JSON"),
+    option("--towards", required=True, help="another node of the run; 127.0.0.1 if there is none"),
+    option("--key", required=True, help="different for different jobs"),
+    option("--ports", type=int, default=64, help="how many ports"),
+)
+def main(arguments: Namespace) -> int:
     """Print {"host": ..., "ports": [...]} on one line."""
-    parser = parser_of(__doc__, "rendezvous.py --interface '\"auto\"' --towards node2 --key 42")
-    parser.add_argument("--interface", type=json.loads, required=True, help="network.interface, as JSON")
-    parser.add_argument("--towards", required=True, help="another node of the run; 127.0.0.1 if there is none")
-    parser.add_argument("--key", required=True, help="different for different jobs")
-    parser.add_argument("--ports", type=int, default=64, help="how many ports")
-    arguments = parser.parse_args(argv)
     try:
         host = address_towards(arguments.interface, arguments.towards)
     except OSError as error:

@@ -12,10 +12,9 @@ plots as SVG and PNG; and accounting.csv beside report/.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords, write_tables
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import command, option
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import for_terminal
@@ -33,30 +32,6 @@ from ddp_ladder.plan.plan import Plan, Units, read_plan
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
-
-
-@command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the report and print the summary."""
-    arguments = parse(argv)
-    if arguments.archive:
-        return show_archive(arguments.archive, arguments.centre)
-    results: Path = arguments.results or (arguments.plan.parent if arguments.plan else Path("results"))
-    plan = read_plan(arguments.plan or results / "plan.json")
-    plan = plan if arguments.units is None else replace(plan, units=arguments.units)
-    rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
-    runs = RunRecords(results) if arguments.summary else FullyCheckedRecords(results)
-    if not arguments.summary:
-        tell(f"reading  {count(len(plan.runs), 'run')}: records and raw files")
-    ladder = read_results(results, plan, arguments.warning, runs)
-    asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "tokens", "runs", "reserve")}
-    work = replace(ladder.work, **asked)
-    ladder = replace(ladder, warnings=(*ladder.warnings, *warnings), jobs=rows, work=work)
-    more = [] if arguments.summary else [checked_line(ladder), *write(ladder, arguments.centre)]
-    if arguments.tables and not arguments.summary:
-        more.append(tables_line(results, ladder.plan, arguments.tables))
-    print("\n".join([summary_text(ladder, arguments.log), *more]))
-    return 0
 
 
 def show_archive(file: Path, centre: str | None) -> int:
@@ -109,29 +84,53 @@ def write(ladder: LadderResults, name: str | None) -> list[str]:
     return [line, *(f"written  {file}" for file in made)]
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--results", type=Path, help="the ladder's directory (default: that of the plan, or results)")
-    parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
-    parser.add_argument("--archive", type=Path, metavar="FILE", help="show this file of `snakemake archive` instead")
-    parser.add_argument("--summary", action="store_true", help="write no report")
-    parser.add_argument("--warning", default="", help="a warning for the top of the report")
-    parser.add_argument("--log", default="", help="Snakemake's log, to be named")
+def add_length(parser: ArgumentParser) -> None:
+    """Add the options that say how long a training is."""
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=float, help="show what a training of so many epochs costs")
     length.add_argument("--samples", type=float, help="the same of so many samples")
     length.add_argument("--steps", type=int, help="the same of so many steps")
     length.add_argument("--tokens", type=float, help="the same of so many tokens")
-    parser.add_argument("--runs", type=int, help="trainings that the project needs")
-    parser.add_argument("--reserve", type=float, default=Work.reserve, help="on their hours, a fraction (default 0.1)")
-    parser.add_argument(
-        "--tables", metavar="NAME", help="write CSV files of the ranks and nodes of a scale, or of a run"
-    )
-    units = "tokens of a sample, hours and carbon of the centre as in plan.json, which they replace"
-    parser.add_argument("--units", type=Units.model_validate_json, metavar="JSON", help=units)
-    parser.add_argument("--centre", metavar="NAME", help="the form and the rules of a centre (workflow/centres)")
-    return parser.parse_args(argv)
+
+
+UNITS = "tokens of a sample, hours and carbon of the centre as in plan.json, which they replace"
+
+
+@command(
+    "",
+    option("--results", type=Path, help="the ladder's directory (default: that of the plan, or results)"),
+    option("--plan", type=Path, help="default: plan.json in the results"),
+    option("--archive", type=Path, metavar="FILE", help="show this file of `snakemake archive` instead"),
+    option("--summary", action="store_true", help="write no report"),
+    option("--warning", default="", help="a warning for the top of the report"),
+    option("--log", default="", help="Snakemake's log, to be named"),
+    add_length,
+    option("--runs", type=int, help="trainings that the project needs"),
+    option("--reserve", type=float, default=Work.reserve, help="on their hours, a fraction (default 0.1)"),
+    option("--tables", metavar="NAME", help="write CSV files of the ranks and nodes of a scale, or of a run"),
+    option("--units", type=Units.model_validate_json, metavar="JSON", help=UNITS),
+    option("--centre", metavar="NAME", help="the form and the rules of a centre (workflow/centres)"),
+)
+def main(arguments: Namespace) -> int:
+    """Write the report and print the summary."""
+    if arguments.archive:
+        return show_archive(arguments.archive, arguments.centre)
+    results: Path = arguments.results or (arguments.plan.parent if arguments.plan else Path("results"))
+    plan = read_plan(arguments.plan or results / "plan.json")
+    plan = plan if arguments.units is None else replace(plan, units=arguments.units)
+    rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
+    runs = RunRecords(results) if arguments.summary else FullyCheckedRecords(results)
+    if not arguments.summary:
+        tell(f"reading  {count(len(plan.runs), 'run')}: records and raw files")
+    ladder = read_results(results, plan, arguments.warning, runs)
+    asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "tokens", "runs", "reserve")}
+    work = replace(ladder.work, **asked)
+    ladder = replace(ladder, warnings=(*ladder.warnings, *warnings), jobs=rows, work=work)
+    more = [] if arguments.summary else [checked_line(ladder), *write(ladder, arguments.centre)]
+    if arguments.tables and not arguments.summary:
+        more.append(tables_line(results, ladder.plan, arguments.tables))
+    print("\n".join([summary_text(ladder, arguments.log), *more]))
+    return 0
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
-from ddp_ladder.common.command import command, parser_of, read_to_show
+from ddp_ladder.common.command import command, option, read_to_show
 from ddp_ladder.common.formats import DASH, significant, text_table
 from ddp_ladder.common.messages import box, for_terminal
 from ddp_ladder.plan.fit import fit_text, read_fit
@@ -29,13 +29,13 @@ def _cell(value: object) -> str:
     return DASH if value is None else significant(value) if isinstance(value, float) else str(value)
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "result_table.py preflight results/preflight/2x4.json",
+    option("kind", choices=["preflight", "fit"]),
+    option("result", type=Path, help="results/preflight/<scale>.json, results/fit/<scale>.json"),
+)
+def main(arguments: Namespace) -> int:
     """Print the table."""
-    parser = parser_of(__doc__, "result_table.py preflight results/preflight/2x4.json")
-    parser.add_argument("kind", choices=["preflight", "fit"])
-    parser.add_argument("result", type=Path, help="results/preflight/<scale>.json, results/fit/<scale>.json")
-    arguments = parser.parse_args(argv)
     failed = False
     if arguments.kind == "fit":
         text = "\n".join(fit_text(read_to_show(read_fit, arguments.result, "search", "fit")))

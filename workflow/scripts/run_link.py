@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.common.command import command, job_arguments, parser_of
+from ddp_ladder.common.command import PLAN, job_command, option
 from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.production.chain import read_chain, read_chain_plan, read_links, used_hours
 from ddp_ladder.production.slower import SpeedWatch
@@ -22,13 +22,13 @@ from ddp_ladder.run.progress import LinkConsole
 from ddp_ladder.settings.terms import PRODUCTION
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@job_command(
+    "run_link.py --plan results/production/plan.json",
+    PLAN,
+    option("--minutes", type=int, help="the link's time limit (default: that of the plan)"),
+)
+def main(arguments: Namespace) -> int:
     """Run the link. Exit code 128 + n if signal n interrupted it."""
-    parser = parser_of(__doc__, "run_link.py --plan results/production/plan.json")
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json of the chain")
-    parser.add_argument("--minutes", type=int, help="the link's time limit (default: that of the plan)")
-    arguments = job_arguments(parser, argv)
     directory = arguments.plan.parent
     chain, plan = read_chain(directory), read_chain_plan(directory)
     (job,) = plan.jobs

@@ -8,12 +8,12 @@ exit code is 0 if every run left a record, or the test a result, also of a failu
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords, as_made
-from ddp_ladder.common.command import command, job_arguments, parser_of
+from ddp_ladder.common.command import PLAN, job_command, option
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.gates.verdict import closed_variants
 from ddp_ladder.ledger.jobs import Kind
@@ -25,15 +25,15 @@ from ddp_ladder.run.short_runs import NoBatch, fitted, leave_all_out, make_witne
 from ddp_ladder.settings.terms import Scale
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+@job_command(
+    "run_scale.py --plan results/plan.json --scale 1x2",
+    PLAN,
+    option("--scale", type=Scale.parse, required=True, help="nodes x GPUs per node, such as 2x4"),
+    option("--preflight", action="store_true", help="test nodes, network and collectives; train nothing"),
+    option("--fit", action="store_true", help="only search the batch per GPU, before any run"),
+)
+def main(arguments: Namespace) -> int:
     """Run the scale. Exit code 128 + n if signal n interrupted it."""
-    parser = parser_of(__doc__, "run_scale.py --plan results/plan.json --scale 1x2")
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json")
-    parser.add_argument("--scale", type=Scale.parse, required=True, help="nodes x GPUs per node, such as 2x4")
-    parser.add_argument("--preflight", action="store_true", help="test nodes, network and collectives; train nothing")
-    parser.add_argument("--fit", action="store_true", help="only search the batch per GPU, before any run")
-    arguments = job_arguments(parser, argv)
     results = arguments.plan.parent
     plan = as_made(read_plan(arguments.plan), RunRecords(results))
     job = plan.job(arguments.scale)

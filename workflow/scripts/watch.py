@@ -13,34 +13,28 @@ Examples, in the checkout of a ladder, and for someone else's:
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
-import ddp_ladder.common.requirements
+import ddp_ladder.common.requirements  # noqa: F401
+from ddp_ladder.common.command import command, option
+from ddp_ladder.live.screen import show_once, watch
+from ddp_ladder.settings.load import read_sources
+
+OF_CONFIG = "the ladder's directory (default: `results` of config/config.yaml)"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "",
+    option("--results", type=Path, metavar="DIR", help=OF_CONFIG),
+    option("--once", action="store_true", help="print one picture and end"),
+)
+def main(arguments: Namespace) -> int:
     """Show the ladder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    of_config = "the ladder's directory (default: `results` of config/config.yaml)"
-    parser.add_argument("--results", type=Path, metavar="DIR", help=of_config)
-    parser.add_argument("--version", action="version", version=f"ddp-ladder {ddp_ladder.__version__}")
-    parser.add_argument("--once", action="store_true", help="print one picture and end")
-    arguments = parser.parse_args(argv)
-    # Imported here, so that Ctrl-C ends the command without a traceback from the start on.
-    from ddp_ladder.common.command import command
-    from ddp_ladder.live.screen import show_once, watch
-    from ddp_ladder.settings.load import read_sources
-
-    @command
-    def run() -> int:
-        results = arguments.results or Path(read_sources([], {}).load().experiment.results)
-        (show_once if arguments.once or not sys.stdout.isatty() else watch)(results)
-        return 0
-
-    return run()
+    results = arguments.results or Path(read_sources([], {}).load().experiment.results)
+    (show_once if arguments.once or not sys.stdout.isatty() else watch)(results)
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,8 @@ from ddp_ladder.common.messages import Problem, UserError
 
 
 def test_a_users_mistake_is_its_message_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    @command
-    def main(argv: Sequence[str] | None = None) -> int:
+    @command("main.py")
+    def main(arguments: Namespace) -> int:
         raise UserError(Problem("config.yaml: repeats", "too small", found="0"))
 
     assert main([]) == 1
@@ -23,8 +23,8 @@ def test_a_users_mistake_is_its_message_and_exit_code_1(capsys: pytest.CaptureFi
 
 
 def test_our_mistakes_keep_their_traceback() -> None:
-    @command
-    def main(argv: Sequence[str] | None = None) -> int:
+    @command("main.py")
+    def main(arguments: Namespace) -> int:
         raise KeyError("stage")
 
     with pytest.raises(KeyError):

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddp_ladder import __version__
 from ddp_ladder.common.files import FULL, NotWritten
@@ -21,29 +21,63 @@ from ddp_ladder.common.process import die_with_parent
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Option = Callable[[argparse.ArgumentParser], object]
+"""What adds one option, or several, to a parser."""
 
 
-def command(main: Callable[P, int]) -> Callable[P, int]:
-    """Decorate a main function: UserError and NotWritten print their message alone and return exit code 1.
+def option(*names: str, **how: Any) -> Option:
+    """Return an option of a command line. how: as ArgumentParser.add_argument takes it."""
+    return lambda parser: parser.add_argument(*names, **how)
 
-    Standard output that does not fit on a full disk is lost with one warning; the command goes on.
+
+PLAN = option("--plan", type=Path, required=True, help="plan.json; the results are beside it")
+RESULTS = option("--results", type=Path, default=Path("results"), help="the ladder's directory (default: %(default)s)")
+
+
+def command(
+    example: str, *options: Option, of_job: bool = False
+) -> Callable[[Callable[[argparse.Namespace], int]], Callable[..., int]]:
+    """Decorate what a command line does: it becomes ``main(argv=None)``, whose help is the module's docstring.
+
+    example: a use of it, below the options. of_job: it trains or follows jobs, and ends with the Snakemake that
+    started it. UserError and NotWritten print their message alone and return exit code 1. Standard output that does
+    not fit on a full disk is lost with one warning; the command goes on.
     """
 
-    @functools.wraps(main)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
-        print_what_can_be_printed()
-        _keep_output_from_failing()
-        try:
-            code = main(*args, **kwargs)
-        except (UserError, NotWritten) as error:
-            notify(str(error.problem if isinstance(error, NotWritten) else error))
-            code = 1
-        sys.stdout.flush()
-        return code
+    def decorated(work: Callable[[argparse.Namespace], int]) -> Callable[..., int]:
+        @functools.wraps(work)
+        def main(argv: Sequence[str] | None = None) -> int:
+            parser = parser_of(sys.modules[work.__module__].__doc__, example, *options)
 
-    return wrapped
+            def parsed() -> int:
+                arguments = parser.parse_args(argv)
+                if of_job:
+                    os.environ.pop(BEHIND_PIPE, None)  # the watch reads the job's log by its lines
+                    die_with_parent(signal.SIGTERM)
+                return work(arguments)
+
+            return guarded(parsed)
+
+        return main
+
+    return decorated
+
+
+job_command = functools.partial(command, of_job=True)
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Return the exit code of what a command line does, with its output made safe, and its errors in words."""
+    print_what_can_be_printed()
+    _keep_output_from_failing()
+    try:
+        code = work()
+    except (UserError, NotWritten) as error:
+        notify(str(error.problem if isinstance(error, NotWritten) else error))
+        code = 1
+    sys.stdout.flush()
+    return code
 
 
 def read_to_show(read: Callable[[Path], T], file: Path, what: str, target: str) -> T:
@@ -55,30 +89,27 @@ def read_to_show(read: Callable[[Path], T], file: Path, what: str, target: str) 
         raise UserError(Problem(str(file), f"there is no {what} to show", found=str(error), next=again)) from error
 
 
-def parser_of(text: str | None, example: str = "") -> argparse.ArgumentParser:
+def parser_of(text: str | None, example: str = "", *options: Option) -> argparse.ArgumentParser:
     """Return the parser of a command line. text: its help, shown as it is; example: a use of it, below the options."""
     epilog = f"example: python workflow/scripts/{example}" if example else None
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=text, epilog=epilog, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"ddp-ladder {__version__}")
+    for add in options:
+        add(parser)
     return parser
 
 
-def node_parser(text: str | None, example: str) -> argparse.ArgumentParser:
+def node_parser(text: str | None, example: str, *options: Option) -> argparse.ArgumentParser:
     """Return the parser of a program that a scale's job starts on each node."""
-    parser = parser_of(text, example)
-    parser.add_argument("--run", type=Path, required=True, help="the directory with the run.json")
     of_slurm, words = os.environ.get("SLURM_NODEID"), "which of the nodes this is, from 0 (default: as Slurm says)"
-    parser.add_argument("--node-rank", type=int, default=of_slurm, required=of_slurm is None, help=words)
-    return parser
-
-
-def job_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line of a process that trains or follows jobs: it ends with the Snakemake that started it."""
-    arguments = parser.parse_args(argv)
-    os.environ.pop(BEHIND_PIPE, None)  # the watch reads the job's log by its lines
-    die_with_parent(signal.SIGTERM)
-    return arguments
+    return parser_of(
+        text,
+        example,
+        option("--run", type=Path, required=True, help="the directory with the run.json"),
+        option("--node-rank", type=int, default=of_slurm, required=of_slurm is None, help=words),
+        *options,
+    )
 
 
 class _Output(io.FileIO):
