@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from ddp_ladder.common.files import sha256
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.measuring.timing import measure
 from ddp_ladder.nodes.critical_rank import LoaderSpeeds, RankSteps, step_parts
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Ddp, Job
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Check, Failure, Rank, Record, Throughput, Timing, World
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Failure, Rank, Record, Throughput, Timing, World
 from ddp_ladder.records.steps import Steps
 from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.settings.terms import Scale, batches
@@ -205,10 +206,10 @@ def make_record(
             wall_s=130 * step + 5,
         ),
         fingerprint={"global_batch": batch and batch * spec.world_size, **seen},
-        checks=(Check(name="complete", ok=True, measured="all files", wanted="all files"),),
+        checks=(Finding(kind="complete", severity="note", measured="all files", wanted="all files"),),
         failure=None,
         remarks=(),
-        schema_version=2,
+        schema_version=3,
     )
     waits_s = [data_wait_fraction * step] * spec.world_size
     return with_ranks(record, compute_s=(), exposed_comm_s=None, data_wait_s=waits_s)
@@ -330,10 +331,10 @@ def make_failed_record(
         throughput=None,
         timing=None,
         fingerprint={},
-        checks=(Check(name="exit codes", ok=False, measured="rank 1: 1", wanted="0 on every rank and node"),),
+        checks=(Finding(kind="exit codes", severity="error", measured="rank 1: 1", wanted="0 on every rank and node"),),
         failure=Failure(kind=None if started else "variant stopped", verdict=verdict, why=why, next=next_step),
         remarks=(),
-        schema_version=2,
+        schema_version=3,
     )
 
 

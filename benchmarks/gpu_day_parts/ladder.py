@@ -85,5 +85,5 @@ def _summary(record: dict[str, Any]) -> dict[str, Any]:
         "startup_s": timing["startup_s"],
         "backend": world["backend"],
         "autocast_dtype": print_.get("autocast_dtype"),
-        "remarks": [remark["what"] for remark in record["remarks"]],
+        "remarks": [remark["measured"] for remark in record["remarks"]],
     }

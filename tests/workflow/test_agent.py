@@ -260,7 +260,7 @@ def test_a_full_disk_under_the_log_ends_no_training(spec: RunSpec, tmp_path: Pat
     """/dev/full is a file on a disk that is full."""
     RunDirectory(tmp_path).log.symlink_to("/dev/full")
     assert start(spec, FLOOD).wait(TIMEOUT_S) == 0
-    lost = [remark.what for remark in assemble(RunDirectory(tmp_path)).remarks if remark.name == "log"]
+    lost = [remark.measured for remark in assemble(RunDirectory(tmp_path)).remarks if remark.kind == "log"]
     assert lost == [
         "the log is incomplete: 20.0 MB of the output of node 0 could not be written: No space left on device"
     ]

@@ -6,7 +6,6 @@ import re
 
 import pytest
 from ddp_ladder.measuring.owners import SAVING, VALIDATION
-from ddp_ladder.measuring.pauses import ALONE, UNEVEN
 from ddp_ladder.records.record import Record
 from one_run import Here
 
@@ -101,10 +100,10 @@ def test_what_one_rank_does_alone_is_in_no_step_and_the_rank_is_named(runs: dict
             # With the pauses it would be less than half. Other tests beside this one may hold up a rank.
             assert record.throughput.samples_per_s_total == pytest.approx(rate, rel=0.25), kind
         assert sum(record.owners_s.values()) == pytest.approx(record.timing.wall_s, rel=0.01), kind
-        said = {remark.name: remark.what for remark in record.remarks}
+        said = {remark.kind: remark.measured for remark in record.remarks}
         if kind == "join":
-            assert "20 of rank 1" in said[UNEVEN]
+            assert "20 of rank 1" in said["uneven inputs"]
             continue
         does, owner = ("saves", SAVING) if kind == "save" else ("validates", VALIDATION)
-        assert said[ALONE].startswith(f"rank 0 {does} "), (kind, said)
+        assert said["one rank alone"].startswith(f"rank 0 {does} "), (kind, said)
         assert record.owners_s[owner] == pytest.approx(3 * PAUSE_S, rel=0.1), kind

@@ -141,7 +141,7 @@ def test_what_fails_after_the_training_is_a_remark(here: Here) -> None:
     record = run(here, "1x2", "AT_SHUTDOWN", 1, launcher="srun")
     assert (record.status, record.failure) == ("ok", None)
     assert [rank.steps for rank in record.ranks] == [50, 50]
-    (what,) = (remark.what for remark in record.remarks if remark.name == "end")
+    (what,) = (remark.measured for remark in record.remarks if remark.kind == "end")
     cause = r"a rank crashed: rank 1 \(node 0, .*\): ended by SIGSEGV"
     assert re.match(f"after its training, which is complete and counts, {cause}", what)
 

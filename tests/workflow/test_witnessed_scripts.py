@@ -45,7 +45,7 @@ def test_rows_that_are_left_out_are_not_counted(here: Here) -> None:
     assert (witness.status, witness.steps, place.samples, place.samples_trained) == ("differs", 30, 1920, 480)
     assert place.lines[0] == f"{here.path}/train.py:11"
     assert (record.ranks[0].samples, record.fingerprint.batch_per_gpu) == (3200, 16)
-    assert "the samples are those that the witness run saw" in " ".join(remark.what for remark in record.remarks)
+    assert "the samples are those that the witness run saw" in " ".join(remark.measured for remark in record.remarks)
 
 
 def test_a_script_that_needs_more_memory_while_it_is_followed_is_measured_as_without_a_witness(here: Here) -> None:

@@ -56,7 +56,7 @@ def test_a_wrapper_that_is_not_there_is_named(here: Here) -> None:
 
 def test_a_wrapper_that_fails_after_the_training_is_named(here: Here) -> None:
     record = train(here, ("sh", "-c", '"$@"; exit 3', "sh"))
-    (what,) = (remark.what for remark in record.remarks if remark.name == "end")
+    (what,) = (remark.measured for remark in record.remarks if remark.kind == "end")
     assert (record.status, "exit code 3, after the script's end" in what) == ("ok", True)
     assert what.endswith("the script itself ended with exit code 0, so that is of its wrapper, sh")
 
@@ -64,5 +64,5 @@ def test_a_wrapper_that_fails_after_the_training_is_named(here: Here) -> None:
 def test_a_wrapper_that_hides_a_failure_is_named(here: Here) -> None:
     record = train(here, ("sh", "-c", '"$@"; exit 0', "sh"), text=f"{TRAIN}raise SystemExit(4)")
     assert failure_of(record).verdict == "the script failed"
-    (what,) = (remark.what for remark in record.remarks if remark.name == "wrapper")
+    (what,) = (remark.measured for remark in record.remarks if remark.kind == "wrapper")
     assert what == "sh does not pass on the exit code of ranks 0, 1, which failed"

@@ -10,7 +10,6 @@ import pytest
 from ddp_ladder.assembly.assemble import assemble, not_run
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.measuring.timing import WHOLE_LOOP
 from ddp_ladder.records.record import Failure, Fingerprint
 from make_records import FINGERPRINT, make_spec
 from make_runs import (
@@ -51,7 +50,7 @@ def test_a_good_run(run: RunDirectory) -> None:
     assert (rank.rank, rank.steps, rank.samples, rank.padding_samples) == (1, 60, 3840, 0)
     assert rank.data_wait_fraction == pytest.approx(0.02, rel=1e-3)
     assert record.fingerprint.batch_per_gpu == 64
-    assert [check.name for check in record.checks] == [
+    assert [check.kind for check in record.checks] == [
         "complete", "exit codes", "world size", "placement", "ranks agree",
         "distinct devices", "disjoint data", "finite", "equal parameters", "equal steps",
         "order of samples", "backend", "enough steps", "samples seen",
@@ -209,5 +208,5 @@ def test_time_in_no_step_is_remarked(run: RunDirectory) -> None:
         phases = {"epoch_steps": [], "validations_s": spans, "without_a_pass_s": spans}
         edit(run.ranks / f"rank{rank}.json", lambda end, phases=phases: end.update(phases=phases))
     (remark,) = assemble(run).remarks
-    assert remark.name == WHOLE_LOOP
-    assert "samples / time of the whole loop is 816 samples/s" in remark.what
+    assert remark.kind == "whole loop"
+    assert "samples / time of the whole loop is 816 samples/s" in remark.measured

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.diagnosis.correctness import Shared, most_shared
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import DOUBTFUL_COUNT, Remark
 from ddp_ladder.settings.terms import expand
 from ddp_ladder_instrument.slow_settings import ANOMALY
 from hypothesis import given, settings
@@ -32,7 +32,7 @@ def on_both(run: RunDirectory, **values: Any) -> None:
         edit_rank(run, number, **values)
 
 
-def remarks(run: RunDirectory) -> tuple[Remark, ...]:
+def remarks(run: RunDirectory) -> tuple[Finding, ...]:
     record = reassemble(run)
     assert record.failure is None
     return record.remarks
@@ -105,7 +105,7 @@ def test_samples_tell_whether_the_ranks_share_data(run: RunDirectory) -> None:
 
 
 def measured_of(check: str, run: RunDirectory) -> str:
-    (found,) = (each for each in reassemble(run).checks if each.name == check)
+    (found,) = (each for each in reassemble(run).checks if each.kind == check)
     assert found.ok
     return found.measured
 
@@ -121,8 +121,8 @@ def measured_of(check: str, run: RunDirectory) -> str:
 def test_that_the_data_could_not_be_compared_is_said(run: RunDirectory, values: dict[str, Any], why: str) -> None:
     edit_rank(run, 1, first_samples=[], **values)
     (remark,) = remarks(run)
-    assert remark.what.startswith("whether the ranks train on different data could not be checked: on rank 1 ")
-    assert remark.what.endswith(why)
+    assert remark.measured.startswith("whether the ranks train on different data could not be checked: on rank 1 ")
+    assert remark.measured.endswith(why)
     assert measured_of("disjoint data", run).startswith("not checkable: on rank 1 ")
 
 
@@ -138,7 +138,7 @@ def test_only_a_sampler_that_is_known_not_to_divide_the_data_is_remarked_on(
 ) -> None:
     for number in (0, 1):
         edit_part(run, number, "loader", sampler="RandomSampler", shards=shards)
-    said = [remark.what.partition(" does")[0] for remark in remarks(run)]
+    said = [remark.measured.partition(" does")[0] for remark in remarks(run)]
     assert said == (["the sampler (RandomSampler)"] if shards is False else [])
 
 
@@ -163,7 +163,7 @@ def test_a_script_that_does_not_accumulate_as_told_fails(tmp_path: Path) -> None
 def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
     edit_batches(run, 1, 32)
     (remark,) = remarks(run)
-    assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
+    assert remark.measured == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
     assert reassemble(run).fingerprint.global_batch == 96
 
 
@@ -190,7 +190,7 @@ def test_samples_per_step_must_fit_the_backward_passes_that_were_seen(
     run = write_run(tmp_path, make_spec("1x1", **own, samples_per_step=samples_per_step))
     edit_rank(run, 0, source="samples_per_step")
     edit_part(run, 0, "fingerprint", backward_passes=passes)
-    found = [each.next for each in remarks(run) if each.name == DOUBTFUL_COUNT]
+    found = [each.next for each in remarks(run) if each.kind == "doubtful count"]
     assert [f'samples_per_step: "{advised}" in' in next_step for next_step in found] == [True] * bool(advised)
     run = write_run(tmp_path / "none", make_spec("1x1", **own))
     edit_batches(run, 0, 0)
@@ -205,15 +205,15 @@ def test_samples_per_step_must_fit_the_backward_passes_that_were_seen(
 def test_settings_that_slow_such_a_run_are_remarked_on(tmp_path: Path, device: str, told: list[str]) -> None:
     slow = ["CUDA_LAUNCH_BLOCKING=1", "NCCL_IB_DISABLE=1", ANOMALY]
     run = write_run(tmp_path, make_spec("1x2", device=device), fingerprint={"slow_settings": slow})
-    (remark,) = [each for each in remarks(run) if each.name == "slow settings"]
-    assert [word for word in ("CUDA_LAUNCH_BLOCKING=1", "NCCL_IB", "set_detect") if word in remark.what] == told
+    (remark,) = [each for each in remarks(run) if each.kind == "slow settings"]
+    assert [word for word in ("CUDA_LAUNCH_BLOCKING=1", "NCCL_IB", "set_detect") if word in remark.measured] == told
 
 
 def test_batches_that_vary_need_not_be_alike_on_all_ranks(run: RunDirectory) -> None:
     for rank, sizes in ((0, [4, 64, 32, 17, 5, 11]), (1, [9, 30, 6, 48])):
         edit_batches(run, rank, *sizes)
-    (remark,) = [each for each in remarks(run) if each.name == "batch"]
-    assert remark.what == "the batches vary in size; in the median step the ranks have 17 on rank 0, 30 on rank 1"
+    (remark,) = [each for each in remarks(run) if each.kind == "batch"]
+    assert remark.measured == "the batches vary in size; in the median step the ranks have 17 on rank 0, 30 on rank 1"
     assert remark.next.startswith("nothing, if the script makes them so")
 
 
@@ -247,7 +247,7 @@ def test_a_sampler_that_divides_datasets_of_different_size_is_remarked_on(run: R
     """Without such a sampler, each rank's dataset may be its part."""
     for number, size in ((0, 1000), (1, 996)):
         edit_part(run, number, "loader", dataset_size=size, shards=shards or None)
-    said = [remark.what.rpartition(": ")[2] for remark in remarks(run)]
+    said = [remark.measured.rpartition(": ")[2] for remark in remarks(run)]
     assert said == (["1000 samples on rank 0, 996 samples on rank 1"] if shards else [])
 
 
@@ -267,5 +267,5 @@ def test_a_count_that_nothing_shows_is_doubtful(
 ) -> None:
     seen = {"drawn": 100, "untrained": 0, "compared": 50, "mismatched": 0, "graph_steps": 0}
     edit_rank(run, 1, source=source, batches=seen | batches)
-    found = [each.what for each in remarks(run) if each.name == DOUBTFUL_COUNT]
+    found = [each.measured for each in remarks(run) if each.kind == "doubtful count"]
     assert [why in what for what in found] == [True] * bool(why)

@@ -1091,8 +1091,8 @@ def test_an_exit_code_is_explained_by_the_last_line(tmp_path: Path, log: str, li
 
 def the_remark(record: Record) -> str:
     assert (record.status, record.failure) == ("ok", None)
-    (remark,) = (remark for remark in record.remarks if remark.name == "end")
-    return remark.what
+    (remark,) = (remark for remark in record.remarks if remark.kind == "end")
+    return remark.measured
 
 
 def test_a_crash_at_the_interpreters_shutdown(four: RunDirectory) -> None:
@@ -1104,7 +1104,7 @@ def test_a_crash_at_the_interpreters_shutdown(four: RunDirectory) -> None:
         "after its training, which is complete and counts, a rank crashed: rank 3 (node 1, node1): ended by SIGSEGV"
     )
     assert (after.throughput, after.timing) == (before.throughput, before.timing)
-    assert [check.measured for check in after.checks if check.name == "exit codes"] == [
+    assert [check.measured for check in after.checks if check.kind == "exit codes"] == [
         "after the training: node 0: SIGTERM, node 1: 1"
     ]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ddp_ladder.assembly.assemble import not_run, record_of
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import LONGEST_TEXT
-from ddp_ladder.common.messages import Finding
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.usage import RankUse, node_usage
 from ddp_ladder.plan.plan import ScaleJob

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import WORKFLOW
-from ddp_ladder.common.messages import MOST_COLUMNS, Finding, Problem
+from ddp_ladder.common.findings import Finding
+from ddp_ladder.common.messages import MOST_COLUMNS, Problem
 from ddp_ladder.doctor import doctor as checks
 from ddp_ladder.doctor.doctor import examine, failed, judge_python, listing, mistake, outcome, site_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
@@ -33,7 +34,7 @@ def software(python: str | None = None, **values: Any) -> list[Finding]:
 
 
 def only(findings: list[Finding], topic: str) -> Finding:
-    (wanted,) = [finding for finding in findings if finding.place == topic]
+    (wanted,) = [finding for finding in findings if finding.kind == topic]
     return wanted
 
 
@@ -59,7 +60,7 @@ def test_the_list_is_aligned_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     problem = Problem("config/cluster.yaml: slurm.partition", "there is no such partition", "gup", "gpu, debug", "gpu?")
     sections = [
         ("Versions", [checks.passed("Python", "3.11.2")]),
-        ("Slurm", [mistake(problem, "jobs"), checks.not_passed("note", "accounting", "none here", "look there")]),
+        ("Slurm", [mistake(problem, "jobs"), checks.not_passed("note", "controller", "none here", "look there")]),
     ]
     assert listing(sections).splitlines() == [
         "Versions",
@@ -69,7 +70,7 @@ def test_the_list_is_aligned_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
         "  FAIL         jobs        config/cluster.yaml: slurm.partition: there is no such partition",
         "                           (found gup; allowed gpu, debug)",
         "                           next: gpu?",
-        "  not checked  accounting  none here",
+        "  not checked  controller  none here",
         "                           next: look there",
         "",
         "1 failed, 1 passed, 1 not checked",
@@ -83,7 +84,7 @@ def test_every_finding_that_is_no_pass_of_the_shipped_ladder_says_what_is_next()
     sections = examine(Sources(CONFIG, CLUSTER, {}))
     findings = [finding for _, of_section in sections for finding in of_section]
     assert [finding for finding in findings if outcome(finding) == "FAIL"] == []
-    assert {finding.place for finding in findings} >= {"Python", "snakemake", "results", "training Python", "torch"}
+    assert {finding.kind for finding in findings} >= {"Python", "snakemake", "results", "training Python", "torch"}
     assert all(finding.next for finding in findings if outcome(finding) != "pass")
     assert all(len(line) <= MOST_COLUMNS for line in listing(sections).splitlines())
 
@@ -235,7 +236,7 @@ def test_jobs_against_a_captured_slurm(
         put_on_path(monkeypatch, tmp_path, scontrol=shows(), sbatch=answer)
         findings = list(checks.slurm(ladder, on_a_cluster=True))
         assert capsys.readouterr().err == "asking Slurm about 3 jobs\n"  # while it is silent
-        results = [outcome(finding) for finding in findings if finding.place != "architecture"]
+        results = [outcome(finding) for finding in findings if finding.kind != "architecture"]
         assert results[: len(outcomes)] == outcomes
         nodes = only(findings, "nodes").measured
         assert nodes.startswith("gpu: 6 nodes with 4 GPUs (gpu:a100), 8 CPUs and 16000 MB (")
@@ -251,7 +252,7 @@ def test_a_default_qos_that_does_not_allow_the_jobs(tmp_path: Path, monkeypatch:
     put_on_path(monkeypatch, tmp_path, scontrol=shows(), sbatch="", sacctmgr=of_accounting)
     findings = list(checks.slurm(Ladder.of(on_a_cluster()), on_a_cluster=True))
     finding = only(findings, "QoS")
-    assert (outcome(finding), [each for each in findings if each.place == "jobs"]) == ("warn", [])
+    assert (outcome(finding), [each for each in findings if each.kind == "jobs"]) == ("warn", [])
     assert finding.next.startswith("name another one of yours: a, or")
 
 

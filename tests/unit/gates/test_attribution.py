@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ddp_ladder.common.findings import Finding, UsageKind
 from ddp_ladder.gates.attribution import Attribution, Cause, attribution, baseline_of
 from ddp_ladder.gates.groups import STEP_PARTS
-from ddp_ladder.gates.points import ScaleFinding, ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import performance
 from ddp_ladder.nodes.critical_rank import Exchange
-from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import GateThresholds
@@ -280,7 +280,7 @@ def test_changes_for_communication_with_their_estimates() -> None:
 
 
 def test_a_node_that_one_repeat_shows_is_no_gain() -> None:
-    finding = ScaleFinding(kind="slow node", measured="node0: slower", next="repeat it", repeats=1, of=1)
+    finding = Finding(kind="slow node", severity="warning", measured="node0: slower", next="repeat it", uncertain=True)
     first, *_, point = points([*baseline(), *run_of("2x1", 0.1, *SLOW_PASSES)[:1]])
     found = attribution(replace(point, findings=(finding,)), first)
     assert [change.in_words for change in found.changes] == ["repeat it (node0: slower)"]
@@ -330,8 +330,8 @@ def test_workers_that_are_started_anew_for_each_pass_are_kept_and_not_made_more(
         ("rest", "too many threads", True),
     ],
 )
-def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind: FindingKind, is_quoted: bool) -> None:
-    finding = ScaleFinding(kind=kind, measured="measured so", next="change it", repeats=3, of=3)
+def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind: UsageKind, is_quoted: bool) -> None:
+    finding = Finding(kind=kind, severity="warning", measured="measured so", next="change it")
     first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES[cause])])
     found = attribution(replace(point, findings=(finding,)), first)
     assert ("change it (measured so) (at most" in found.next) == is_quoted
@@ -377,7 +377,7 @@ def test_other_processes_stand_before_every_other_cause(disturbed: int) -> None:
     """A busy laptop was told: 13.4 ms slower computation; set repeats: 16; fp16_compress_hook."""
     here = list(points([*baseline(), *run_of("1x4", 0.1, *CAUSES["computation"])]))
     what = "other processes than the training used 1.9 of the 2 CPUs of the run, the training 0.15"
-    finding = ScaleFinding(kind="other processes", place="here", measured=what, next="end them", repeats=3, of=3)
+    finding = Finding(kind="other processes", severity="warning", place="here", measured=what, next="end them")
     here[disturbed] = replace(here[disturbed], findings=(finding,))
     (found,) = performance(PLAN, here[-1], here, Path("results"))
     at = f"at {here[disturbed].scale}, here: {what}"

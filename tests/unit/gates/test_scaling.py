@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_ladder.assembly.assemble import not_run
+from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.record import DOUBTFUL_COUNT, Record, Remark, Source
+from ddp_ladder.records.record import Record, Source
 from make_records import make_failed_record, make_record, make_spec, make_specs, records_by_name, repeated, with_steps
 
 RATES = {"1x1": 1000.0, "1x2": 1800.0, "2x1": 1600.0, "2x2": 3000.0}
@@ -149,7 +150,7 @@ def test_another_batch_than_planned_is_noted() -> None:
     assert 'set workload.batch_per_gpu: 128 and pass "{batch_per_gpu} // K"' in note
 
 
-def note_on_batches(source: Source, *remarks: Remark, **fingerprint: Any) -> str:
+def note_on_batches(source: Source, *remarks: Finding, **fingerprint: Any) -> str:
     specs = make_specs(["1x1", "1x2"])
     records = [
         record.replace(throughput=record.throughput.replace(source=source), remarks=remarks)
@@ -163,7 +164,7 @@ def test_a_batch_in_doubt_is_not_advised_as_the_plans() -> None:
     assert "the batches vary in size: a step has 4 to 32 samples per process, the plan says 64" in varies
     guessed = note_on_batches("guessed", batch_per_gpu=1)
     assert "the 1 is a guess: set workload.samples_per_step" in guessed
-    doubtful = Remark(name=DOUBTFUL_COUNT, what="the number of samples is doubtful", next="")
+    doubtful = remark("doubtful count", "the number of samples is doubtful", "")
     doubted = note_on_batches("counted", doubtful, batch_per_gpu=128)
     assert "the 128 is in doubt: set workload.samples_per_step" in doubted
     odd = note_on_batches("counted", batch_per_gpu=96)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from ddp_ladder.gates.points import ScaleFinding, ScalePoint, findings_across_scales, findings_of_repeats
+from ddp_ladder.common.findings import Finding, UsageKind
+from ddp_ladder.gates.points import ScalePoint, findings_across_scales, findings_of_repeats
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.nodes.usage import FindingKind, NodeUsage, Usage, UsageFinding
+from ddp_ladder.nodes.usage import NodeUsage, Usage
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.terminal import terminal_table
 from make_records import make_record, make_spec, make_specs, records_by_name
 
 
-def finding(
-    kind: FindingKind, what: str, node: str | None = None, gpu: int | None = None, *, everywhere: bool = False
-) -> UsageFinding:
-    return UsageFinding(kind=kind, measured=what, node=node, gpu=gpu, next=f"change {kind}", everywhere=everywhere)
+def finding(kind: UsageKind, measured: str, place: str = "") -> Finding:
+    return Finding(kind=kind, severity="warning", place=place, measured=measured, next=f"change {kind}")
 
 
-def records(scale: str, *each: Sequence[UsageFinding] | None) -> list[Record]:
+def records(scale: str, *each: Sequence[Finding] | None) -> list[Record]:
     """Return the repeats of a scale with these findings; None: not monitored."""
     return [
         make_record(make_spec(scale, repeat=repeat)).replace(
@@ -32,7 +31,7 @@ def records(scale: str, *each: Sequence[UsageFinding] | None) -> list[Record]:
 def test_repeats_that_show_the_same_are_one_finding() -> None:
     idle = [[finding("GPU idle", f"busy {k} %")] for k in (50, 52, 49)]
     (found,) = findings_of_repeats(records("1x1", *idle))
-    assert found == ScaleFinding(kind="GPU idle", measured="busy 50 %", next="change GPU idle", repeats=3, of=3)
+    assert found == idle[0][0]
     assert found.in_words == "busy 50 %"
 
 
@@ -49,7 +48,7 @@ def test_a_node_that_is_slow_in_some_repeats_only_is_no_finding() -> None:
     assert [found.in_words for found in findings_of_repeats(records("2x1", *slow[:2]))] == ["node1 slow"]
     assert findings_of_repeats(records("2x1", None, None)) == ()
     (once,) = findings_of_repeats(records("2x1", slow[0]))
-    assert ("this is one" in once.next, once.is_doubtful) == (True, True)
+    assert ("this is one" in once.next, once.uncertain) == (True, True)
     assert findings_of_repeats(records("1x2", slow[0]))[0].next == "change slow node"  # there is no other node
 
 
@@ -75,7 +74,7 @@ def test_other_processes_are_found_on_cpus_that_are_not_full_by_what_a_rank_used
     assert [found.in_words.startswith(f"{said} 0.95 at the baseline") for found in second.findings] == [True] * is_found
 
 
-def points_of(**found: UsageFinding) -> tuple[ScalePoint, ...]:
+def points_of(**found: Finding) -> tuple[ScalePoint, ...]:
     specs = make_specs(["1x1", "1x2", "2x1"], repeats=1)
     used = {name.replace("s", ""): (each,) for name, each in found.items()}
     usages = [Usage(nodes=(), findings=used.get(str(spec.scale), ()), notes=()) for spec in specs]
@@ -86,8 +85,8 @@ def points_of(**found: UsageFinding) -> tuple[ScalePoint, ...]:
 
 def test_the_terminal_shows_a_finding_once_for_all_scales() -> None:
     points = points_of(
-        s1x1=finding("GPU idle", "busy 70 %", "node1", 0, everywhere=True),
-        s1x2=finding("GPU idle", "busy 60 %", "node2", everywhere=True),
+        s1x1=finding("GPU idle", "busy 70 %"),
+        s1x2=finding("GPU idle", "busy 60 %"),
         s2x1=finding("slow node", "node1: slower", "node1"),
     )
     text = terminal_table(points, {})
@@ -99,8 +98,8 @@ def test_the_terminal_shows_a_finding_once_for_all_scales() -> None:
 def test_what_another_node_has_is_another_finding() -> None:
     found = findings_across_scales(
         points_of(
-            s1x1=finding("GPU throttled", "GPU 1 of node3: throttled", "node3", 1),
-            s1x2=finding("GPU throttled", "GPU 0 of node7: throttled", "node7", 0),
+            s1x1=finding("GPU throttled", "throttled", "GPU 1 of node3"),
+            s1x2=finding("GPU throttled", "throttled", "GPU 0 of node7"),
         )
     )
-    assert [each.measured for each, _ in found] == ["GPU 1 of node3: throttled", "GPU 0 of node7: throttled"]
+    assert [each.in_words for each, _ in found] == ["GPU 1 of node3: throttled", "GPU 0 of node7: throttled"]

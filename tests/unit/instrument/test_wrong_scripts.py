@@ -145,7 +145,7 @@ def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str
     ran = judged(warm, tmp_path, how)
     assert ran.record.failure is None
     assert ran.verdict.is_open
-    (check,) = [check for check in ran.record.checks if check.name == "equal parameters"]
+    (check,) = [check for check in ran.record.checks if check.kind == "equal parameters"]
     assert check.measured == "sharded over 2 ranks"
 
 
@@ -153,11 +153,11 @@ def test_a_pipeline_is_not_checkable_and_its_samples_are_those_of_the_first_stag
     ran = judged(warm, tmp_path, "", script="pipeline.py")
     assert ran.record.failure is None, ran.record.failure
     assert ran.verdict.is_open
-    checks = {check.name: check.measured for check in ran.record.checks}
+    checks = {check.kind: check.measured for check in ran.record.checks}
     assert checks["equal parameters"] == "not checkable: 2 stages of a pipeline"
     assert "disjoint data" not in checks
     (remark,) = ran.record.remarks
-    assert remark.what.startswith("the model is a pipeline of 2 stages")
+    assert remark.measured.startswith("the model is a pipeline of 2 stages")
     assert [rank.samples for rank in ran.record.ranks] == [24 * 16, 0]
     assert (ran.record.fingerprint.batch_per_gpu, ran.record.fingerprint.global_batch) == (8, 16)
     assert ran.record.flops is None or ran.record.flops.of_model is None
@@ -168,7 +168,7 @@ def test_uneven_inputs_within_join_are_measured_to_the_end_of_the_shortest_rank(
     assert ran.record.failure is None, ran.record.failure
     assert ran.verdict.is_open
     assert [rank.steps for rank in ran.record.ranks] == [24, 24]
-    assert any(remark.name == "uneven inputs" for remark in ran.record.remarks)
+    assert any(remark.kind == "uneven inputs" for remark in ran.record.remarks)
 
 
 MEANT = {  # epochs, remark
@@ -189,7 +189,7 @@ def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) 
     assert ran.verdict.is_open
     in_line = "DistributedSampler(dataset) in place of shuffle=True" in outcome_line(ran.verdict)
     assert in_line == (how == "own seeds")
-    said = [remark.what for remark in ran.record.remarks]
+    said = [remark.measured for remark in ran.record.remarks]
     assert bool(said) == bool(wanted)
     assert any(wanted in what for what in said) or not wanted
     shown = [finding.measured for finding in ran.verdict.judged if finding.ok]

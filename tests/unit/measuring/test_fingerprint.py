@@ -180,7 +180,7 @@ def test_what_a_rank_could_not_read_is_a_remark(tmp_path: Path) -> None:
     record = assemble(run)
     assert (record.failure, record.fingerprint.sources, record.fingerprint.unread) == (None, None, ("sources",))
     (remark,) = record.remarks
-    assert remark.what.startswith("sources could not be read on rank 1: it was not compared between the ranks")
+    assert remark.measured.startswith("sources could not be read on rank 1: it was not compared between the ranks")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.measuring.owners import OWNERS, UNEXPLAINED
-from ddp_ladder.measuring.timing import WHOLE_LOOP
 from ddp_ladder.records.record import Record
 from make_records import make_spec
 from make_runs import (
@@ -132,14 +131,14 @@ def test_a_gpu_that_is_behind_its_host_still_computes(run: RunDirectory) -> None
 def test_time_that_nothing_explains_makes_the_figure_doubtful(run: RunDirectory, pause_s: float, remarks: int) -> None:
     record = both(run, pauses={50: ("nothing", pause_s)})
     assert owners(record)[UNEXPLAINED] == pause_s
-    assert [remark.name for remark in record.remarks] == [UNEXPLAINED] * remarks
+    assert [remark.kind for remark in record.remarks] == [UNEXPLAINED] * remarks
     if remarks:
-        assert "2.00 s of 17.0 s are unexplained" in record.remarks[0].what
+        assert "2.00 s of 17.0 s are unexplained" in record.remarks[0].measured
 
 
 def test_pauses_that_recur_have_one_remark(run: RunDirectory) -> None:
     record = both(run, pauses=dict.fromkeys(range(10, 100, 10), ("nothing", 0.5)))
-    assert [remark.name for remark in record.remarks] == [WHOLE_LOOP]
+    assert [remark.kind for remark in record.remarks] == ["whole loop"]
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ddp_ladder.assembly.assemble import assemble, record_of
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.measuring.pauses import ALONE, UNEVEN, without_waits
+from ddp_ladder.measuring.pauses import without_waits
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from make_records import make_spec
@@ -54,8 +54,8 @@ def test_the_rank_that_the_others_wait_for_is_named(
     assert record.step.imbalance_s < 0.01 * STEP_S
     (remark,) = record.remarks
     share = 100 * 3 * PAUSE_S / ((STEPS - 1) * STEP_S + 3 * PAUSE_S)
-    assert remark.name == ALONE
-    assert f"rank {first} {does} {share:.1f} s of each 100 s while the others wait" in remark.what
+    assert remark.kind == "one rank alone"
+    assert f"rank {first} {does} {share:.1f} s of each 100 s while the others wait" in remark.measured
     assert cure in remark.next
 
 
@@ -64,7 +64,7 @@ def test_time_in_eval_mode_without_a_pass_may_be_training(run: RunDirectory) -> 
     alone(run, "eval mode")
     record = assemble(run)
     assert rate(record) < 0.8 * GLOBAL_BATCH / STEP_S
-    assert ALONE not in {remark.name for remark in record.remarks}
+    assert "one rank alone" not in {remark.kind for remark in record.remarks}
 
 
 @pytest.mark.parametrize(("saving", "share"), [((0,), "27.5"), ((0, 1), None)])
@@ -76,7 +76,7 @@ def test_a_save_in_a_step_of_every_rank_stays_there(run: RunDirectory, saving: t
         edit_phases(run, rank, saves_s=[(begin_s, begin_s + 1) for begin_s in begins_s])
     record = assemble(run)
     assert rate(record) == pytest.approx(GLOBAL_BATCH / (STEP_S + 0.03 * PAUSE_S), rel=0.1)
-    remarks = [remark.what for remark in record.remarks]
+    remarks = [remark.measured for remark in record.remarks]
     said = f"rank 0 saves {share} s of each 100 s while the others wait; this is in the steps of all ranks"
     assert remarks == ([said] if share else [])
 
@@ -135,8 +135,8 @@ def test_ranks_that_wait_in_no_step_are_held_up_too(run: RunDirectory, kind: str
         end_run(run, write_loop(run, rank, steps_s=[STEP_S] * STEPS, pauses=pauses))
     record = assemble(run)
     assert rate(record) == pytest.approx(GLOBAL_BATCH / STEP_S, rel=0.01)
-    assert [remark.name for remark in record.remarks] == [ALONE]
-    assert "rank 0 validates 27.5 s of each 100 s while the others wait" in record.remarks[0].what
+    assert [remark.kind for remark in record.remarks] == ["one rank alone"]
+    assert "rank 0 validates 27.5 s of each 100 s while the others wait" in record.remarks[0].measured
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -174,10 +174,10 @@ def test_uneven_inputs_in_ddps_join_are_measured_to_the_shortest_rank(run: RunDi
     assert rate(record) == pytest.approx(GLOBAL_BATCH / STEP_S)
     assert record.throughput.samples_per_s_end_to_end == pytest.approx(GLOBAL_BATCH / STEP_S, rel=0.05)
     (remark,) = record.remarks
-    assert remark.name == UNEVEN
-    assert f"of the first {STEPS} steps of every rank" in remark.what
-    assert "(20 of rank 1) with 9.1 % of the samples" in remark.what
-    check = next(check for check in record.checks if check.name == "equal steps")
+    assert remark.kind == "uneven inputs"
+    assert f"of the first {STEPS} steps of every rank" in remark.measured
+    assert "(20 of rank 1) with 9.1 % of the samples" in remark.measured
+    check = next(check for check in record.checks if check.kind == "equal steps")
     assert (check.ok, check.measured) == (True, "rank 0 made 100 steps, rank 1 made 120, in DDP's join()")
 
 

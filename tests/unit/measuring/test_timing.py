@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.measuring.statistic import Warmup, median_interval
 from ddp_ladder.measuring.timing import (
     block_edges,
@@ -19,7 +20,7 @@ from ddp_ladder.measuring.timing import (
     startup_of,
 )
 from ddp_ladder.records.raw_models import RankPhases
-from ddp_ladder.records.record import Rank, Remark
+from ddp_ladder.records.record import Rank
 from ddp_ladder.records.steps import Steps
 from ddp_ladder_instrument.contract import COLUMNS
 from make_records import make_rank, make_spec
@@ -202,7 +203,7 @@ EVERY_16TH = range(16, STEPS, 16)
 
 def judged(
     gaps: Sequence[int], gap_s: float, validation: str = "", of_ranks: tuple[int, ...] = (0, 1), slow: bool = False
-) -> Remark | None:
+) -> Finding | None:
     """Judge a run with a gap before each of some steps. slow: the gap is part of the step.
 
     validation: what the ranks ``of_ranks`` know of the gaps: ``over a loader``, ``in eval mode``, ``save``.
@@ -230,8 +231,8 @@ def judged(
 def test_time_in_no_step_that_recurs_is_remarked(validation: str) -> None:
     """A rollout every 16 steps: in eval mode, or between two passes over a loader of its own."""
     remark = judged(EVERY_16TH, 0.3, validation)
-    assert "1,600 samples/s" in remark.what
-    assert "533 samples/s" in remark.what  # 90 steps and all 6 rollouts, as the script's own clock would say
+    assert "1,600 samples/s" in remark.measured
+    assert "533 samples/s" in remark.measured  # 90 steps and all 6 rollouts, as the script's own clock would say
     assert "what the script does between its steps" in remark.next
 
 
@@ -254,7 +255,7 @@ def test_the_whole_loop_has_the_longest_pause_and_no_rank_twice() -> None:
     whole_s = max(
         float(steps.ended_at_s[-1] - steps.ended_at_s[9]) for steps, _ in ranks if steps.ended_at_s is not None
     )
-    assert f"{90 * 2 * BATCH / whole_s:.0f} samples/s, without" in remark.what
+    assert f"{90 * 2 * BATCH / whole_s:.0f} samples/s, without" in remark.measured
 
 
 def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:

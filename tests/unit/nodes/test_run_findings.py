@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.nodes.critical_rank import LoaderSpeeds, RankSteps, StepParts, step_parts
 from ddp_ladder.nodes.findings import RunUse, findings
-from ddp_ladder.nodes.usage import RankUse, UsageFinding, gpus_of_ranks, node_usage
+from ddp_ladder.nodes.usage import RankUse, gpus_of_ranks, node_usage
 from make_usage import make_monitor_file, make_samples, make_timeline
 
 CALM_RANK: Mapping[str, Any] = {"workers": 6}
@@ -68,7 +69,7 @@ def _rank(rank: int, per_node: int, on_gpus: bool) -> dict[str, Any]:
     return {**CALM_RANK, "gpu": gpu}
 
 
-def only(run: RunUse) -> UsageFinding:
+def only(run: RunUse) -> Finding:
     found = findings(run)
     assert len(found) == 1, [each.in_words for each in found]
     return found[0]
@@ -89,43 +90,44 @@ WAITING = {"compute_s": 0.3, "comm_s": 0.19}
 UNTIMED = {"compute_s": None, "comm_s": None}
 
 # Nodes and GPUs per node, what is changed, the finding's kind and place, and parts of its words and its advice.
-FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str | None, int | None], str, str]] = {
+FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str], str, str]] = {
     "idle for data": (
-        (2, 2), {"samples": {1: {"gpu0_busy_fraction": 0.52}}, "data_wait_fraction": 0.41}, ("GPU idle", "node1", 0),
+        (2, 2), {"samples": {1: {"gpu0_busy_fraction": 0.52}}, "data_wait_fraction": 0.41},
+        ("GPU idle", "GPU 0 of node1"),
         "GPU 0 of node1: busy 52 % of the measured time; the ranks waited for data 41 % of the step", "workload.args",
     ),
     "idle for gradients": (
-        (2, 2), {"samples": IDLE, "exposed_comm_fraction": 0.3}, ("GPU idle", None, None),
+        (2, 2), {"samples": IDLE, "exposed_comm_fraction": 0.3}, ("GPU idle", ""),
         "all 4 GPUs: busy 40 to 50 % of the measured time; communication", "network.interface",
     ),
     "idle for the host": (
-        (2, 2), {"samples": IDLE}, ("GPU idle", None, None), "launches work too slowly", "torch.compile",
+        (2, 2), {"samples": IDLE}, ("GPU idle", ""), "launches work too slowly", "torch.compile",
     ),
     "throttled": (
-        (2, 2), {"samples": {1: THROTTLED}}, ("GPU throttled", "node1", 1),
+        (2, 2), {"samples": {1: THROTTLED}}, ("GPU throttled", "GPU 1 of node1"),
         "GPU 1 of node1: throttled in 50 % of the samples (thermal, up to 87 C)",
         "slurm.exclude: node1",
     ),
     "CPUs full": (
-        (1, 1), {"samples": {0: FULL_CPUS}, "data_wait_fraction": 0.25}, ("CPUs full", "node0", None),
+        (1, 1), {"samples": {0: FULL_CPUS}, "data_wait_fraction": 0.25}, ("CPUs full", ""),
         "node0: the 16 CPUs of the run were 99 % busy, with 6 loader workers per rank, and the ranks still waited for "
         "data 25 % of the step time", "make a sample cheaper",
     ),
     "other processes": (
-        (1, 0), {"samples": {0: OTHERS}}, ("other processes", "node0", None),
+        (1, 0), {"samples": {0: OTHERS}}, ("other processes", ""),
         "node0: other processes than the training used 13.0 of the 16 CPUs of the run, the training 3",
         "ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml)",
     ),
     "more threads than CPUs": (
-        (1, 0), {"ranks": {0: {"threads": 64}}}, ("too many threads", "node0", None),
+        (1, 0), {"ranks": {0: {"threads": 64}}}, ("too many threads", ""),
         "node0: 1 rank and 64 threads of torch together on 16 CPUs", "use 16 threads per rank: remove",
     ),
     "threads of simulated nodes": (
-        (2, 0), {"ranks": {k: {"threads": 12} for k in (0, 1)}, "simulated": True}, ("too many threads", None, None),
+        (2, 0), {"ranks": {k: {"threads": 12} for k in (0, 1)}, "simulated": True}, ("too many threads", ""),
         "2 ranks and 24 threads of torch together on 16 CPUs", "8 threads per rank",
     ),
     "a full link": (
-        (2, 2), {"samples": {0: FULL_LINK, 1: FULL_LINK}}, ("network full", None, None),
+        (2, 2), {"samples": {0: FULL_LINK, 1: FULL_LINK}}, ("network full", ""),
         "all 2 nodes: ib0 carried 88 of 100 Gbit/s on average (88 % of the link's rate)", "network.interface",
     ),
     "a full fabric": (
@@ -134,7 +136,7 @@ FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str | None, i
             "about": {0: {"fabrics": ({"name": "mlx5_0:1", "bits_per_s": 200_000_000_000},)}},
             "samples": {0: {"fabric_received_bytes_per_s": 22e9}},
         },
-        ("network full", "node0", None), "InfiniBand or Slingshot ports carried 176 of 200 Gbit/s", "",
+        ("network full", "node0"), "InfiniBand or Slingshot ports carried 176 of 200 Gbit/s", "",
     ),
     "a slow node": (
         (2, 2),
@@ -142,10 +144,10 @@ FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str | None, i
             "steps": {0: WAITING, 1: WAITING, 2: SLOW, 3: {**SLOW, "comm_s": 0.011}},
             "samples": {1: {"gpu0_sm_clock_mhz": 900, "gpu1_sm_clock_mhz": 900, "gpu0_busy_fraction": 0.99}},
         },
-        ("slow node", "node1", None), "SM clock 900 MHz, 1410 MHz elsewhere", "slurm.exclude: node1",
+        ("slow node", "node1"), "SM clock 900 MHz, 1410 MHz elsewhere", "slurm.exclude: node1",
     ),
     "a slow GPU": (
-        (1, 4), {"steps": {0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING}}, ("slow node", "node0", 2), "GPU 2 of",
+        (1, 4), {"steps": {0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING}}, ("slow node", "GPU 2 of node0"), "GPU 2 of",
         "look for what the script does on this rank alone; if that is nothing, report this GPU to the site",
     ),
 }  # fmt: skip
@@ -185,7 +187,7 @@ NOT_FOUND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
 def test_gpus_that_wait_for_a_slow_rank_are_not_idle_for_the_host() -> None:
     steps = {0: {"compute_s": 0.3, "comm_s": 0.19}, 1: {"compute_s": 0.45, "comm_s": 0.04}}
     slow, idle = findings(run_use(1, 2, samples=IDLE, steps=steps))
-    assert (slow.node, idle.kind) == ("node0", "GPU idle")
+    assert (slow.place, idle.kind) == ("GPU 1 of node0", "GPU idle")
     assert "most ranks waited for slower ones 30 % of the step time" in idle.measured
     assert idle.next.startswith("even out the ranks' work")
 
@@ -194,7 +196,7 @@ def test_gpus_that_wait_for_a_slow_rank_are_not_idle_for_the_host() -> None:
 def test_what_is_found(name: str) -> None:
     shape, changes, place, words, advice = FOUND[name]
     found = only(run_use(*shape, **changes))
-    assert (found.kind, found.node, found.gpu) == place
+    assert (found.kind, found.place) == place
     assert words in found.in_words
     assert advice in found.next
     assert found.severity == "warning"
@@ -218,10 +220,10 @@ def test_advice_on_the_batch_holds_with_accumulation_too(name: str) -> None:
 
 def test_what_all_have_is_told_from_what_some_have() -> None:
     alike = {k: {"gpu0_busy_fraction": 0.5, **FULL_LINK} for k in range(2)}
-    assert [found.everywhere for found in findings(run_use(2, 1, samples=alike))] == [True, True]
-    assert [found.everywhere for found in findings(run_use(2, 1, samples={0: alike[0]}))] == [False, False]
+    assert [found.place for found in findings(run_use(2, 1, samples=alike))] == ["", ""]
+    assert [found.place for found in findings(run_use(2, 1, samples={0: alike[0]}))] == ["GPU 0 of node0", "node0"]
     hot = {"gpu0_throttle_reasons": "thermal"}
-    assert not only(run_use(1, 1, samples={0: hot})).everywhere  # of that GPU alone, whatever the run has
+    assert only(run_use(1, 1, samples={0: hot})).place == "GPU 0 of node0"  # of that GPU alone, whatever the run has
 
 
 def test_gpus_whose_uuid_torch_does_not_tell_are_those_of_the_local_ranks() -> None:

@@ -11,9 +11,9 @@ import pytest
 from ddp_ladder.climb import executor
 from ddp_ladder.climb.production import leaves_out_bad_node
 from ddp_ladder.common.files import write_json
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import (
-    PreflightFinding,
     add_bad_node,
     bad_nodes,
     bad_nodes_file,
@@ -40,7 +40,7 @@ def job_with(scale: str = "2x1", **slurm: Any) -> ScaleJob:
     return replace(make_plan_of([make_spec(scale)]).jobs[0], slurm=Slurm(**slurm))
 
 
-def preflight(results: Path, *findings: PreflightFinding, scale: str = "2x1") -> None:
+def preflight(results: Path, *findings: Finding, scale: str = "2x1") -> None:
     path = write_preflight(results, job_with(scale))
     write_json(path, read_result(path).replace(findings=findings, status="failed").model_dump())
 
@@ -58,11 +58,11 @@ def preflight(results: Path, *findings: PreflightFinding, scale: str = "2x1") ->
         ([TWO, BAD.replace(place="node7", kind="link")], job_with("8x1"), JOB.id, "node[2,7]"),
         ([TWO, BAD.replace(place="node3")], job_with("8x1"), JOB.id, None),  # more than a quarter
         ([TWO, BAD.replace(kind="software")], job_with("8x1"), JOB.id, None),
-        ([TWO, BAD.replace(kind=None)], job_with("8x1"), JOB.id, None),
+        ([TWO, BAD.replace(kind="cause unknown")], job_with("8x1"), JOB.id, None),
     ],
 )
 def test_few_nodes_whose_hardware_alone_is_at_fault_are_left_out(
-    tmp_path: Path, findings: list[PreflightFinding], job: ScaleJob, job_id: str, node: str | None
+    tmp_path: Path, findings: list[Finding], job: ScaleJob, job_id: str, node: str | None
 ) -> None:
     preflight(tmp_path, *findings, scale=str(job.scale))
     bad = found_bad(tmp_path, job, job_id, f"node[1-{job.scale.nodes}]")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import hostlist
 from ddp_ladder.diagnosis.signatures import Words
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
@@ -21,7 +22,7 @@ from ddp_ladder.preflight.collectives import (
 )
 from ddp_ladder.preflight.directory import unfinished
 from ddp_ladder.preflight.nodes import node_findings
-from ddp_ladder.preflight.result import PreflightFinding, finding_line, locate, most_at_once
+from ddp_ladder.preflight.result import finding_line, is_of_hardware, locate, most_at_once
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder_instrument.contract import LATE, OVER_PAIRS
@@ -40,7 +41,7 @@ def names(nodes: int) -> list[str]:
     return [f"jwb{k:04}" for k in range(nodes)]
 
 
-def places(findings: Iterable[PreflightFinding]) -> Found:
+def places(findings: Iterable[Finding]) -> Found:
     found = [*findings]
     assert len(found) == len({finding.kind for finding in found})  # one finding for each cause
     assert all(len(finding_line(finding)) < 1500 for finding in found)
@@ -85,7 +86,7 @@ def measured(nodes: int, slow: Any, links: Any, cut: Any, speeds: Sequence[float
     return [ProbePair(nodes=pair, bytes=10**9, time_s=time_s(pair), alone=False) for pair in pairs]
 
 
-def slow_places(nodes: int, pairs: Sequence[ProbePair]) -> list[PreflightFinding]:
+def slow_places(nodes: int, pairs: Sequence[ProbePair]) -> list[Finding]:
     rank: Any = functools.partial(ProbeRank.model_construct, sizes=())
     rows = pair_rows([rank(pairs=pairs), rank(pairs=pairs)], names(nodes))
     return [*bandwidth_findings(make_spec(f"{nodes}x1"), None, size_rows([]), rows, names(nodes))]
@@ -133,7 +134,7 @@ def test_nodes_that_are_cut_off_are_named_and_of_many_the_network(nodes: int, da
         assert found[0].evidence == (place({*range(nodes)} - off), place(off))
 
 
-def node_judged(nodes: int, changes: dict[int, dict[str, Any]]) -> tuple[PreflightFinding, ...]:
+def node_judged(nodes: int, changes: dict[int, dict[str, Any]]) -> tuple[Finding, ...]:
     healthy = node_facts()
     facts = {
         name: healthy.model_copy(
@@ -215,7 +216,7 @@ def test_another_software_is_no_broken_node(world: Any) -> None:
         known[k] = rank.model_copy(update={"device": rank.device and rank.device.replace(id=f"cpu:{k}")})
     (found,) = identity_findings(spec, known, names(nodes))
     assert (found.kind, found.place) == ("software", place(odd))
-    assert not found.is_hardware
+    assert not is_of_hardware(found)
 
 
 def test_four_ranks_on_one_device_of_each_node_are_one_finding() -> None:

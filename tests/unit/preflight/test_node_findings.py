@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ddp_ladder.common.messages import Finding
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.node.software import WrapperTrial
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.nodes import InterfaceFacts, NodeFacts, node_findings

@@ -95,7 +95,7 @@ def test_blocks_have_the_figures_of_their_steps(tmp_path: Path, ddp: bool) -> No
     assert found.fingerprint == full.fingerprint
     assert found.owners_s["between passes"] == pytest.approx(9 * PAUSE_S, abs=0.01)
     assert found.owners_s == pytest.approx(full.owners_s, rel=0.05, abs=0.05)
-    assert [remark.name for remark in found.remarks] == [remark.name for remark in full.remarks]
+    assert [remark.kind for remark in found.remarks] == [remark.kind for remark in full.remarks]
     assert found.step
     assert full.step
     assert found.step.timed_steps == (full.step.timed_steps if ddp else 0)
@@ -133,7 +133,7 @@ def test_ranks_that_made_different_numbers_of_steps_have_the_same_blocks(tmp_pat
     found = record_of(raw)
     if joins:
         assert [rank.steps for rank in found.ranks] == [30_000, 30_000]
-        assert "the first 30000 steps of every rank" in " ".join(remark.what for remark in found.remarks)
+        assert "the first 30000 steps of every rank" in " ".join(remark.measured for remark in found.remarks)
     else:
         assert found.failure
         assert found.failure.verdict == "the ranks made different numbers of steps"

@@ -95,7 +95,7 @@ def test_results_of_earlier_rules_give_the_figures_of_these_and_nothing_is_measu
     begin = f"2 runs of an earlier version judged anew from the logs, by rules {RULES + 1}: samples/s changed in 2"
     assert told.startswith(begin)
     assert f"{first.name}: 1,091 -> 1,024" in told
-    assert "15 of 75 batches were drawn and not trained" in " ".join(remark.what for remark in now.remarks)
+    assert "15 of 75 batches were drawn and not trained" in " ".join(remark.measured for remark in now.remarks)
     # A start writes the records; from then on there is nothing to say.
     assert len([*restore_records(plan, runs)]) == 2
     assert read_record(results / "runs" / first.name / "record.json").rules == RULES + 1

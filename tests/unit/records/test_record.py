@@ -36,26 +36,6 @@ def test_a_record_of_an_earlier_version_is_read(tmp_path: Path, known: Mapping[s
     assert (fingerprint.torch, fingerprint.dataset_size, fingerprint.unread) == (known.get("torch"), None, ())
 
 
-@pytest.mark.parametrize(
-    ("verdict", "why", "kind"),
-    [
-        ("time limit", "it is over", "time limit"),
-        ("stopped by a signal, saved its state", "rank 0", "saved state"),
-        ("not run", "the preflight failed: node1", "preflight failed"),
-        ("a file is missing", "node1", None),
-    ],
-)
-def test_a_record_from_before_there_were_kinds_gets_those_that_its_texts_show(
-    tmp_path: Path, verdict: str, why: str, kind: str | None
-) -> None:
-    path = tmp_path / "record.json"
-    write_record(path, make_failed_record(make_spec("1x2"), verdict, why))
-    edit(path, lambda data: data["failure"].pop("kind"))
-    failure = read_record(path).failure
-    assert failure
-    assert failure.kind == kind
-
-
 def test_not_a_number_is_in_no_record() -> None:
     with pytest.raises(ValueError, match="finite number"):
         make_record(make_spec("1x1"), startup_s=float("nan"))
@@ -66,7 +46,7 @@ def test_not_a_number_is_in_no_record() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"schema_version": 2', '"schema_version": 1', "schema_version"),
+        ('"schema_version": 3', '"schema_version": 2', "schema_version"),
         ('"exit_code": 0', '"exit_code": "0"', "ranks/0/exit_code"),
         ('"remarks": []', '"remarks": [], "colour": 1', "colour: there is no such key"),
         ("{", "", "is not JSON"),

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.records.record import DOUBTFUL_COUNT
 from make_records import make_spec
 from make_runs import STEPS, edit, edit_rank, write_run
 
@@ -43,12 +42,12 @@ def told(run: RunDirectory, status: str, *places: dict[str, Any], why: str = "")
     edit(run.run, lambda data: data.update(witness={"status": status, "why": why, "places": places}))
     record = assemble(run)
     assert record.throughput is not None
-    return record.throughput.samples_per_s, [(remark.name, remark.what) for remark in record.remarks]
+    return record.throughput.samples_per_s, [(remark.kind, remark.measured) for remark in record.remarks]
 
 
 def test_what_the_witness_saw_settles_what_the_rules_doubt(run: RunDirectory) -> None:
     rate, remarks = told(run, "not followed", why="out of memory")
-    assert [name for name, _ in remarks] == [DOUBTFUL_COUNT]
+    assert [name for name, _ in remarks] == ["doubtful count"]
     same, remarks = told(run, "witnessed", seen(TRAIN, 1280, 1280, 1280))
     assert (same, remarks) == (rate, [])
 
@@ -92,7 +91,7 @@ def test_where_it_may_not_hold_the_count_is_doubtful(
     rate, _ = told(run, "not followed")
     same, remarks = told(run, status, *places, why=why)
     assert same == rate
-    assert remarks == [(DOUBTFUL_COUNT, f"the number of samples is doubtful: {doubt}")]
+    assert remarks == [("doubtful count", f"the number of samples is doubtful: {doubt}")]
 
 
 def test_a_number_in_the_settings_is_compared_with_it(tmp_path: Path) -> None:
@@ -102,7 +101,7 @@ def test_a_number_in_the_settings_is_compared_with_it(tmp_path: Path) -> None:
     _, remarks = told(run, "differs", seen(TRAIN, 1280, 800, 1280), why=LEAVES_OUT)
     assert remarks == [
         (
-            DOUBTFUL_COUNT,
+            "doubtful count",
             f"the number of samples is doubtful: they are what workload.samples_per_step says, and {LEAVES_OUT}",
         )
     ]
@@ -123,7 +122,7 @@ def test_flops_are_those_of_the_witness_run(tmp_path: Path) -> None:
     record = assemble(run)
     assert record.flops is not None
     assert record.flops.of_model == 24.0
-    assert [remark.what for remark in record.remarks if remark.name == "flops"] == [
+    assert [remark.measured for remark in record.remarks if remark.kind == "flops"] == [
         "the FLOPs per sample of the witness run's batches differ by 30 %: TFLOP/s is as uncertain"
     ]
     edit(run.run, lambda data: data.update(witness={"status": "off", "why": "measure.witness_steps is off"}))

@@ -61,7 +61,7 @@ def read(results: Path) -> LadderResults:
 
 
 def newer(path: str) -> Damage:
-    return lambda results: edit(results / path, lambda data: data.update(schema_version=3))
+    return lambda results: edit(results / path, lambda data: data.update(schema_version=4))
 
 
 def write(path: str, content: bytes) -> Damage:
@@ -105,7 +105,7 @@ def text(path: str, old: str, new: str) -> Damage:
 LEFT_OUT: dict[str, tuple[Damage, str]] = {
     "record: empty": (write(f"{RUN}/record.json", b""), "not JSON"),
     "record: NaN": (text(f"{RUN}/record.json", '"samples_per_s": ', '"samples_per_s": NaN, "x": '), "NaN is not a"),
-    "record: newer": (newer(f"{RUN}/record.json"), "schema_version: 3, not 2: another version of ddp-ladder wrote"),
+    "record: newer": (newer(f"{RUN}/record.json"), "schema_version: 4, not 3: another version of ddp-ladder wrote"),
     "record: directory": (directory(f"{RUN}/record.json"), "it is no regular file"),
     "record: pipe": (pipe(f"{RUN}/record.json"), "it is no regular file"),
     "rank: pipe": (pipe(f"{RUN}/ranks/rank0.json"), "ranks/rank0.json"),

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.common.findings import remark
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.raw_models import Flops, Witnessed
-from ddp_ladder.records.record import DOUBTFUL_COUNT, Record, Remark
+from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Document, Section, as_markdown, blank, markdown_text
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
@@ -86,7 +87,7 @@ def test_whether_the_samples_are_witnessed_is_said_beside_them(
 
 
 def test_samples_with_a_doubt_are_not_called_witnessed() -> None:
-    doubt = Remark(name=DOUBTFUL_COUNT, what="the number of samples is doubtful: a place drew", next="compare it")
+    doubt = remark("doubtful count", "the number of samples is doubtful: a place drew", "compare it")
     records = [each.replace(witness=Witnessed(status="witnessed"), remarks=(doubt,)) for each in records_of()]
     view = ReportView(make_results(records), TODAY)
     assert "4x4 runs at 12,000 samples/s (not witnessed)" in view.headline.text

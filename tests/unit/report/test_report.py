@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from ddp_ladder.common.files import write_json
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.gates import figures, scaling
 from ddp_ladder.gates.figures import Column, Figure, Table, csv_columns
-from ddp_ladder.gates.points import ScaleFinding, ScalePoint
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.fit import Fit, Trial, workload_key
@@ -264,7 +265,7 @@ def test_the_first_screen_shows_the_evidence_of_a_closed_gate(tmp_path: Path) ->
 def test_headline_says_that_other_processes_used_the_machine() -> None:
     results = found(SPECS, [make_record(s, rate(s)) for s in SPECS], open_gates("stage1", "stage2", "stage3"))
     points, used = results.points, "other processes used 1.9 of the 2 CPUs"
-    busy = ScaleFinding(kind="other processes", place="pc", measured=used, next="end them", repeats=3, of=3)
+    busy = Finding(kind="other processes", severity="warning", place="pc", measured=used, next="end them")
     vars(results)["points"] = [*points[:-1], replace(points[-1], findings=(busy,))]
     line = headline(results)
     assert (line.kind, line.next) == ("doubtful", "end them")

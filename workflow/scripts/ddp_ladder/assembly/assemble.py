@@ -13,6 +13,7 @@ import numpy as np
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import one_of, shortened
 from ddp_ladder.common.model import Model
 from ddp_ladder.diagnosis.checks import diagnoses, weakest
@@ -45,7 +46,6 @@ from ddp_ladder.records.record import (
     Head,
     Rank,
     Record,
-    Remark,
     Saves,
     Throughput,
     Timing,
@@ -69,7 +69,7 @@ def record_of(raw: RawRun) -> Record:
     ranks = _alike(raw, warmup)
     throughput, timing = _figures(raw, ranks, warmup)
     judged = tuple(diagnoses(raw, throughput))
-    failure = None if all(check.check.ok for check in judged) else explain(raw, judged)
+    failure = None if all(check.finding.ok for check in judged) else explain(raw, judged)
     step = None
     if ranks and throughput is not None:
         step = parts_of_run(ranks, [raw.node_rank(rank.end) for rank in ranks], warmup, throughput.statistic)
@@ -88,7 +88,7 @@ def record_of(raw: RawRun) -> Record:
         throughput=throughput,
         timing=timing,
         fingerprint=_fingerprint(raw),
-        checks=tuple(_without_secrets(check.check) for check in judged),
+        checks=tuple(_without_secrets(check.finding) for check in judged),
         failure=failure and _without_secrets(failure),
         remarks=tuple(map(_without_secrets, remarks)),
         step=step,
@@ -306,11 +306,11 @@ def _remarks(
     throughput: Throughput | None,
     warmup: Warmup,
     owners_s: Mapping[str, float],
-) -> Iterator[Remark]:
+) -> Iterator[Finding]:
     yield from remarks_on_run(raw)
     if throughput is not None and throughput.source != "log":
         steps = [(rank.steps, rank.end.phases) for rank in raw.ranks.values()]
         of_loop = [*remark_on_loop(throughput.samples_per_s, steps, warmup.steps)]
         yield from of_loop or remark_on_owners(owners_s)  # both are about time in no step: the first says more
-    if raw.agents and all(check.check.ok for check in judged):
+    if raw.agents and all(check.finding.ok for check in judged):
         yield from after_training(raw, judged)

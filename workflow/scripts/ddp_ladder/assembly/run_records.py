@@ -108,7 +108,7 @@ class RunRecords:
     def _judged(self, directory: RunDirectory, record: Record) -> Record:
         """Return a record as the rules of now judge its logs. Raises OSError or ValueError."""
         # Of ranks whose files could not be read the rules are not known; they may have made impossible figures.
-        is_complete = all(check.ok for check in record.checks if check.name == "complete")
+        is_complete = all(check.ok for check in record.checks if check.kind == "complete")
         if record.rules == RULES or (not record.rules and is_complete):
             return record
         if directory.path not in self.judged_anew:

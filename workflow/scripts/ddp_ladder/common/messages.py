@@ -11,12 +11,11 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 from ddp_ladder_instrument.redaction import redacted
 
-from ddp_ladder.common.formats import hostlist, short_list
-from ddp_ladder.common.model import Model, Several
+from ddp_ladder.common.formats import hostlist
 
 MOST_COLUMNS = 96
 LONG_LIST = 80  # characters of nodes, which a sentence does not name
@@ -42,25 +41,6 @@ class Problem:
         details = {label: getattr(self, label) for label in ("found", "allowed", "lost", "next")}
         lines = [f"  {label:<8} {text}" for label, text in details.items() if text is not None]
         return redacted(printable("\n".join([f"{self.where}: {self.what}", *lines])))
-
-
-Severity = Literal["error", "warning", "note"]
-
-
-class Finding(Model):
-    """One thing that was examined: what was measured, what was wanted, and what to do."""
-
-    severity: Severity  # an error stops a scale or closes a gate; a warning and a note do neither
-    place: str = ""  # a node, a GPU, a rank, a scale, or a file and key; empty if it has none of its own
-    measured: str
-    wanted: str = ""
-    evidence: Several[str] = ()
-    next: str = ""  # empty if there is nothing to do
-
-    @property
-    def in_words(self) -> str:
-        """Return what was measured, with the place in front unless it is named already."""
-        return self.measured if self.measured.startswith(self.place) else f"{short_list(self.place)}: {self.measured}"
 
 
 class UserError(Exception):

@@ -31,6 +31,7 @@ def _only(version: int) -> Callable[[int], int]:
 Version1 = Annotated[int, AfterValidator(_only(1)), Field(description="Version of this format.")]
 """Not a Literal, which also accepts 1.0 and true."""
 Version2 = Annotated[int, AfterValidator(_only(2)), Field(description="Version of this format.")]
+Version3 = Annotated[int, AfterValidator(_only(3)), Field(description="Version of this format.")]
 
 IN_A_MODEL = ConfigDict(strict=False, extra="forbid")
 """For a dataclass that is part of a model: a strict one accepts only its instances, and no mapping from a file."""

@@ -66,7 +66,7 @@ class Case:
 
     @property
     def failed_checks(self) -> list[Diagnosis]:
-        return [diagnosis for diagnosis in self.diagnoses if not diagnosis.check.ok]
+        return [diagnosis for diagnosis in self.diagnoses if not diagnosis.finding.ok]
 
     @property
     def again(self) -> str:

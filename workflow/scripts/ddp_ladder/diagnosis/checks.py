@@ -13,7 +13,6 @@ from ddp_ladder_instrument.contract import HOOK
 
 from ddp_ladder.common.formats import count, grouped, in_short, rank_numbers
 from ddp_ladder.diagnosis.correctness import (
-    ENOUGH_STEPS,
     NAMED,
     Diagnosis,
     diagnose,
@@ -232,12 +231,12 @@ def _steps(raw: RawRun) -> Diagnosis:
     if made <= spec.warmup_steps:
         lower = f"lower measure.warmup_steps and measure.min_steps to {made} or less together"
     return diagnose(
-        ENOUGH_STEPS,
+        "enough steps",
         len(counts) == 1 and made >= wanted,
         f"{in_short(counts, NAMED, ' and ') or 'none'} optimizer steps",
         f"at least {wanted} on every rank (measure.warmup_steps + measure.min_steps), equally many",
         next_step=f"{longer}, or {lower} in config.yaml, and start snakemake again\n{OWN_DIRECTORY_ADVICE}",
-        kind="too few steps",
+        failure_kind="too few steps",
     )
 
 

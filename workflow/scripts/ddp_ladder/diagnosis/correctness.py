@@ -15,6 +15,7 @@ import numpy as np
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 from ddp_ladder_instrument.slow_settings import REMOVE, in_words
 
+from ddp_ladder.common.findings import CheckKind, Finding, remark
 from ddp_ladder.common.formats import grouped, in_short, rank_numbers
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.pauses import joins_uneven
@@ -23,14 +24,12 @@ from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import Loader, RankEnd, Witnessed
-from ddp_ladder.records.record import DOUBTFUL_COUNT, UNDIVIDED, Check, Failure, FailureKind, Remark
+from ddp_ladder.records.record import Failure, FailureKind
 from ddp_ladder.records.witnessed import doubt_on
 
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between batches
 NAMED = 3  # parameters, ranks or hosts in a message
 NOT_MEASURED = "see not_measured in the end records of these ranks, in nodes/*.zip (without the ladder: ranks/)"
-ENOUGH_STEPS = "enough steps"  # the name of a check
-WORLD_SIZE = "world size"
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
 
 DIVERGED = (
@@ -59,24 +58,24 @@ WRAP = (
 class Diagnosis:
     """A check, and what it means if it did not pass."""
 
-    check: Check
+    finding: Finding
     failure: Failure
 
 
 def diagnose(
-    name: str,
+    kind: CheckKind,
     ok: bool,
     measured: str,
     wanted: str,
     verdict: str = "",
     why: str = "",
     next_step: str = "",
-    kind: FailureKind | None = None,
+    failure_kind: FailureKind | None = None,
 ) -> Diagnosis:
     """Return a check with its failure, used only if it did not pass; by default it says what the check says."""
     why = why or f"measured {measured}, wanted {wanted}"
-    failure = Failure(kind=kind, verdict=verdict or name, why=why, next=next_step)
-    return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted), failure)
+    failure = Failure(kind=failure_kind, verdict=verdict or kind, why=why, next=next_step)
+    return Diagnosis(Finding(kind=kind, severity="note" if ok else "error", measured=measured, wanted=wanted), failure)
 
 
 def one_model(raw: RawRun) -> Iterator[Diagnosis]:
@@ -109,7 +108,7 @@ def world(raw: RawRun, own_account: bool) -> Diagnosis:
         why = f"{measured}, so each of them trained a model of its own"
     has_slurms = "SLURM_PROCID" in LAUNCHERS[spec.launcher].task_variables(0, 0, 0)
     return diagnose(
-        WORLD_SIZE,
+        "world size",
         bool(ends) and not others and not alone,
         measured,
         str(spec.world_size),
@@ -306,32 +305,32 @@ def _can_show_order(loader: Loader) -> bool:
 # Remarks: worth knowing, although it may be intended
 
 
-def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
+def remarks_on_run(raw: RawRun) -> Iterator[Finding]:
     """Yield what a reader should know although it may be intended."""
     for field, ranks in unread(raw.ends).items():
-        yield Remark(
-            name="fingerprint",
-            what=f"{field} could not be read on {rank_numbers(ranks)}: it was not compared "
+        yield remark(
+            "fingerprint",
+            f"{field} could not be read on {rank_numbers(ranks)}: it was not compared "
             "between the ranks, and it equals that of no other run",
-            next=NOT_MEASURED,
+            NOT_MEASURED,
         )
     settings = [each for end in raw.ends[:1] for each in end.fingerprint.slow_settings or ()]
     if slow := in_words(settings, is_gpu(raw.spec.device)):
-        yield Remark(name="slow settings", what=f"set, and slowing every step: {slow}", next=REMOVE)
+        yield remark("slow settings", f"set, and slowing every step: {slow}", REMOVE)
     if raw.spec.wrapper and raw.agents and not any(end.failed for end in raw.agents.values()):
         failed = [end.rank for end in raw.ends if end.exit_code]
         if failed:
-            yield Remark(
-                name="wrapper",
-                what=f"{raw.spec.wrapper[0]} does not pass on the exit code of {rank_numbers(failed)}, which failed",
-                next="look for its option that passes the exit code on",
+            yield remark(
+                "wrapper",
+                f"{raw.spec.wrapper[0]} does not pass on the exit code of {rank_numbers(failed)}, which failed",
+                "look for its option that passes the exit code on",
             )
     if raw.pipeline_stages:
-        yield Remark(
-            name="pipeline",
-            what=f"the model is a pipeline of {raw.pipeline_stages} stages: whether its replicas stay equal and train "
+        yield remark(
+            "pipeline",
+            f"the model is a pipeline of {raw.pipeline_stages} stages: whether its replicas stay equal and train "
             "on different data is not checkable; the samples are those of the first stage",
-            next="compare the loss with that of a run without a pipeline",
+            "compare the loss with that of a run without a pipeline",
         )
     elif raw.spec.world_size > 1 and raw.has_all_ranks:
         yield from _on_data(raw)
@@ -343,22 +342,22 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
         if (log := end.log) and (log.error or log.left_out_bytes):
             bytes_ = log.lost_bytes if log.error else log.left_out_bytes
             why = f"could not be written: {log.error}" if log.error else "are left out of its middle"
-            yield Remark(
-                name="log",
-                what=f"the log is incomplete: {bytes_ / 1e6:,.1f} MB of the output of {agent} {why}",
-                next="print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml, and see that the "
+            yield remark(
+                "log",
+                f"the log is incomplete: {bytes_ / 1e6:,.1f} MB of the output of {agent} {why}",
+                "print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml, and see that the "
                 "disk of the results has room (df -h)",
             )
             break
     problem = raw.profiling.problem if raw.profiling else "rank 0 did not say what became of its profiled steps"
     if raw.spec.profile_steps and raw.ends and problem:
         next_step = "nothing for the figures, which are complete without a profile"
-        yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
+        yield remark("profile", f"not profiled: {problem}", next_step)
     flops = raw.run.witness.flops if raw.run.witness and raw.spec.count_flops else None
     if flops and flops.spread > MOST_SPREAD:
         differ = f"the FLOPs per sample of the witness run's batches differ by {100 * flops.spread:.0f} %"
         next_step = "for a sharper figure, measure with samples of one length"
-        yield Remark(name="flops", what=f"{differ}: TFLOP/s is as uncertain", next=next_step)
+        yield remark("flops", f"{differ}: TFLOP/s is as uncertain", next_step)
 
 
 def _why_no_shares(ends: Sequence[RankEnd]) -> str:
@@ -378,17 +377,17 @@ OWN_COUNT = "compare samples/s with what the script counts itself; if they diffe
 LEAST_UNTRAINED, MOST_MISMATCHED = 0.01, 0.05  # of the batches, and of the steps
 
 
-def _on_batches(ends: Sequence[RankEnd], witness: Witnessed | None) -> Iterator[Remark]:
+def _on_batches(ends: Sequence[RankEnd], witness: Witnessed | None) -> Iterator[Finding]:
     """Yield what the ranks' logs, and the witness run, show of the batches beyond their number."""
     known = {end.rank: end.batches for end in ends if end.batches and end.source in ("counted", "guessed")}
     rank = max(known, key=lambda rank: known[rank].untrained, default=-1)
     if rank >= 0 and known[rank].untrained > LEAST_UNTRAINED * known[rank].drawn:
         of = known[rank]
-        yield Remark(
-            name="untrained batches",
-            what=f"{of.untrained:,} of {of.drawn:,} batches were drawn and not trained (rank {rank}): no backward pass "
+        yield remark(
+            "untrained batches",
+            f"{of.untrained:,} of {of.drawn:,} batches were drawn and not trained (rank {rank}): no backward pass "
             "and step used them, and they are not counted",
-            next="nothing, if the script is meant to leave them out; the samples/s are those that it trained on",
+            "nothing, if the script is meant to leave them out; the samples/s are those that it trained on",
         )
     if known and witness is not None and witness.is_seen:
         yield from _on_witness(ends, witness)
@@ -406,23 +405,23 @@ def _on_batches(ends: Sequence[RankEnd], witness: Witnessed | None) -> Iterator[
             )
         else:
             continue
-        yield Remark(
-            name=DOUBTFUL_COUNT,
-            what=f"the number of samples is doubtful: {why}",
-            next=OWN_COUNT,
+        yield remark(
+            "doubtful count",
+            f"the number of samples is doubtful: {why}",
+            OWN_COUNT,
         )
         break
 
 
-def _on_witness(ends: Sequence[RankEnd], witness: Witnessed) -> Iterator[Remark]:
+def _on_witness(ends: Sequence[RankEnd], witness: Witnessed) -> Iterator[Finding]:
     """Yield where the witness run counted otherwise than the rules, or may not hold for these ranks."""
     if doubt := doubt_on(ends, witness):
-        yield Remark(name=DOUBTFUL_COUNT, what=f"the number of samples is doubtful: {doubt}", next=OWN_COUNT)
+        yield remark("doubtful count", f"the number of samples is doubtful: {doubt}", OWN_COUNT)
     elif witness.status == "differs":
-        yield Remark(
-            name="witness",
-            what=f"the samples are those that the witness run saw: {witness.why}",
-            next="nothing, if the script is meant to leave batches out, or to train on them again",
+        yield remark(
+            "witness",
+            f"the samples are those that the witness run saw: {witness.why}",
+            "nothing, if the script is meant to leave batches out, or to train on them again",
         )
 
 
@@ -442,14 +441,14 @@ def samples_per_step_of(spec: RunSpec, backward_passes: int) -> str:
     return "{batch_per_gpu}" if spec.batch_per_gpu in of_step else f"{{batch_per_gpu}} * {backward_passes}"
 
 
-def _on_samples_per_step(raw: RawRun) -> Iterator[Remark]:
+def _on_samples_per_step(raw: RawRun) -> Iterator[Finding]:
     """Yield that workload.samples_per_step does not fit what the witness run saw, or the backward passes of a step."""
     witness = raw.run.witness
     if raw.spec.samples_per_step is not None and witness is not None and witness.status == "differs":
-        yield Remark(
-            name=DOUBTFUL_COUNT,
-            what=f"the number of samples is doubtful: they are what workload.samples_per_step says, and {witness.why}",
-            next="remove workload.samples_per_step from config.yaml: the batches of this script are followed",
+        yield remark(
+            "doubtful count",
+            f"the number of samples is doubtful: they are what workload.samples_per_step says, and {witness.why}",
+            "remove workload.samples_per_step from config.yaml: the batches of this script are followed",
         )
         return
     spec, known = raw.spec, {end.rank: end.fingerprint.backward_passes or 1 for end in raw.ends}
@@ -460,17 +459,17 @@ def _on_samples_per_step(raw: RawRun) -> Iterator[Remark]:
     batches = in_short(
         [f"{passes * batch} ({passes} x {batch})" for batch in sorted(told_batches(spec))], NAMED, " or "
     )
-    yield Remark(
-        name=DOUBTFUL_COUNT,
-        what=f"the number of samples is doubtful: workload.samples_per_step says {samples}, and a step of rank {rank} "
+    yield remark(
+        "doubtful count",
+        f"the number of samples is doubtful: workload.samples_per_step says {samples}, and a step of rank {rank} "
         f"has {passes} backward passes, with a batch each {batches}",
-        next=f'set workload.samples_per_step: "{samples_per_step_of(spec, passes)}" in config.yaml if each backward '
+        f'set workload.samples_per_step: "{samples_per_step_of(spec, passes)}" in config.yaml if each backward '
         "pass has a batch of its own; if several share one, let the script write its steps to the file that "
         "DDP_LADDER_METRICS names (docs/my-script.md)",
     )
 
 
-def _on_smaller_batches(raw: RawRun) -> Iterator[Remark]:
+def _on_smaller_batches(raw: RawRun) -> Iterator[Finding]:
     """Yield that later passes of rank 0 have smaller batches than the first, as after an out-of-memory."""
     files = raw.ranks.get(0)
     if files is None or files.end.phases is None or varying_batches(files):
@@ -485,16 +484,16 @@ def _on_smaller_batches(raw: RawRun) -> Iterator[Remark]:
         return
     first, last = largest[0], largest[-1]
     begin = begins[next(number for number, size in known.items() if size == last) - 1]
-    yield Remark(
-        name="batch",
-        what=f"the batches became smaller during the run: a step of rank 0 had {first} samples at first, and {last} "
+    yield remark(
+        "batch",
+        f"the batches became smaller during the run: a step of rank 0 had {first} samples at first, and {last} "
         f"from step {begin} on",
-        next="if the script takes smaller batches after an out-of-memory, set workload.batch_per_gpu to what fits, so "
+        "if the script takes smaller batches after an out-of-memory, set workload.batch_per_gpu to what fits, so "
         "that the whole run has it; `snakemake fit` finds it",
     )
 
 
-def _on_data(raw: RawRun) -> Iterator[Remark]:
+def _on_data(raw: RawRun) -> Iterator[Finding]:
     ends = raw.ends
     batches = {end.rank: end.fingerprint.batch_per_gpu for end in ends}
     if len(set(batches.values())) > 1:
@@ -503,22 +502,22 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
         if any(varying_batches(files) for files in raw.ranks.values()):
             what = f"the batches vary in size; in the median step the ranks have {seen}"
             next_step = "nothing, if the script makes them so, as with a budget of tokens"
-        yield Remark(name="batch", what=what, next=next_step)
+        yield remark("batch", what, next_step)
     loaders = {end.rank: end.loader for end in ends if end.loader and end.loader.shards and end.loader.dataset_size}
     sizes = {rank: loader.dataset_size for rank, loader in loaders.items()}
     if len(set(sizes.values())) > 1:
         seen = _each_on_ranks(sizes, " samples")
-        yield Remark(
-            name="dataset",
-            what=f"the sampler divides the data between the ranks, but each has a dataset of its own: {seen}",
-            next="let every rank read the same dataset, or leave the division to the datasets, without "
+        yield remark(
+            "dataset",
+            f"the sampler divides the data between the ranks, but each has a dataset of its own: {seen}",
+            "let every rank read the same dataset, or leave the division to the datasets, without "
             "DistributedSampler: now some samples are in no rank's part",
         )
     if not all(end.first_samples for end in ends) and any(end.parameters for end in ends):
-        yield Remark(
-            name="disjoint data",
-            what=f"whether the ranks train on different data could not be checked: {_why_no_shares(ends)}",
-            next="see in the script that each rank reads its own part of the data: DistributedSampler, or a dataset "
+        yield remark(
+            "disjoint data",
+            f"whether the ranks train on different data could not be checked: {_why_no_shares(ends)}",
+            "see in the script that each rank reads its own part of the data: DistributedSampler, or a dataset "
             "divided by rank",
         )
     loader = ends[0].loader
@@ -526,11 +525,11 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
         return
     shared = most_shared(ends)
     if shared.known > 1 and shared.fraction < MOST_SHARED:
-        yield Remark(
-            name=UNDIVIDED,
-            what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
+        yield remark(
+            "undivided data",
+            f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
             "all of them, unless its dataset is a part",
-            next="give the loader sampler=DistributedSampler(dataset) in place of shuffle=True, unless each rank's "
+            "give the loader sampler=DistributedSampler(dataset) in place of shuffle=True, unless each rank's "
             "dataset is a part",
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ddp_ladder_instrument.contract import HOOK
 
+from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.common.formats import count, duration, in_short
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis import agent_failures as agents
@@ -26,7 +27,7 @@ from ddp_ladder.diagnosis.case import (
     symptom,
     where_raised,
 )
-from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, WORLD_SIZE, Diagnosis
+from ddp_ladder.diagnosis.correctness import NAMED, Diagnosis
 from ddp_ladder.diagnosis.hangs import hang_failure, hung, kept_waiting, with_threads
 from ddp_ladder.diagnosis.rank_failures import LONG_BEFORE_S, TERMINATED, of_rank, where_each_stood
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, Words, cut, is_consequence, matches
@@ -35,7 +36,7 @@ from ddp_ladder.node.launch import training_python
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.record import Failure, Remark
+from ddp_ladder.records.record import Failure
 from ddp_ladder.settings.terms import runtime_key
 
 STARTING_MIN = 2  # between the start of a job and that of its runs
@@ -164,7 +165,7 @@ def without_gpus(case: Case) -> Failure | None:
 
 def handled_and_exited(case: Case) -> Failure | None:
     """Return the failure of a rank that made too few steps and exited, well, in an ``except``; None if none did."""
-    few = next((check for check in case.failed_checks if check.check.name == ENOUGH_STEPS), None)
+    few = next((check for check in case.failed_checks if check.finding.kind == "enough steps"), None)
     ends = (end for end in sorted(case.raw.ends, key=by_end) if end.handled and not is_consequence(end.handled))
     end = next(ends, None)
     if few is None or end is None:
@@ -202,8 +203,8 @@ def failed_check(case: Case) -> Failure:
     failed = case.failed_checks
     # Ranks of a group of their own write over each other's files, which are then missing.
     is_alone = any(end.world_size != case.raw.spec.world_size for end in case.raw.ends)
-    first = next((check for check in failed if is_alone and check.check.name == WORLD_SIZE), failed[0])
-    if first.check.name == ENOUGH_STEPS and (printed := caught(case)):
+    first = next((check for check in failed if is_alone and check.finding.kind == "world size"), failed[0])
+    if first.finding.kind == "enough steps" and (printed := caught(case)):
         fix = f"if the script ended early for the exception that it printed, fix its cause, and {case.again}; else"
         return first.failure.replace(evidence=printed, next=f"{fix} {first.failure.next}")
     return first.failure if first.failure.next else first.failure.replace(next=case.look)
@@ -301,7 +302,7 @@ def is_complete(raw: RawRun) -> bool:
     return not bad or (bool(own) and all(end.failed_ranks for end in own))
 
 
-def after_training(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Iterator[Remark]:
+def after_training(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Iterator[Finding]:
     """Yield what failed after a complete training, with its cause; it spoils no figure."""
     case = Case(raw, diagnoses)
     if not is_complete(raw) or not case.ended_badly:
@@ -312,9 +313,9 @@ def after_training(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Iterator[Rema
     shown = f"; it printed: {failure.evidence[-1].line.strip()}" if failure and failure.evidence else ""
     if raw.spec.wrapper and not any(end.failed for end in raw.ends):
         shown += f"; the script itself ended with exit code 0, so that is of its wrapper, {raw.spec.wrapper[0]}"
-    yield Remark(
-        name="end",
-        what=f"after its training, which is complete and counts, {cause}{shown}",
-        next="nothing has to be done for the figures; what a script does at its end (a last checkpoint, a summary) "
+    yield remark(
+        "end",
+        f"after its training, which is complete and counts, {cause}{shown}",
+        "nothing has to be done for the figures; what a script does at its end (a last checkpoint, a summary) "
         f"may be missing: read {raw.directory.log}",
     )

@@ -23,8 +23,9 @@ from packaging.version import Version
 from ddp_ladder import __version__
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, WORKFLOW, NotWritten, check_room, filesystem, is_shared, nearest
+from ddp_ladder.common.findings import DoctorKind, Finding, Severity
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, notify, printable
+from ddp_ladder.common.messages import Problem, UserError, columns, fitted, notify, printable
 from ddp_ladder.node import network
 from ddp_ladder.node.launch import Places
 from ddp_ladder.node.software import SetUpError, environment, try_wrapper, wrapper_findings, wrappers_of
@@ -54,20 +55,20 @@ FAIL, WARN, PASS, NOT_CHECKED = "FAIL", "warn", "pass", "not checked"
 WORDS = {FAIL: "failed", WARN: "warned", PASS: "passed", NOT_CHECKED: "not checked"}
 SEVERITIES: Mapping[Severity, str] = {"error": FAIL, "warning": WARN, "note": PASS}
 FindingGroup = tuple[str, Sequence[Finding]]
-"""Title and findings. Their place is the topic. A note with something to do was not checked; any other one passed."""
+"""Title and findings. A note with something to do was not checked; any other one passed."""
 
 
-def passed(topic: str, text: str) -> Finding:
+def passed(topic: DoctorKind, text: str) -> Finding:
     """Return a check that passed."""
-    return Finding(severity="note", place=topic, measured=text)
+    return Finding(kind=topic, severity="note", measured=text)
 
 
-def not_passed(severity: Severity, topic: str, text: str, next_step: str) -> Finding:
+def not_passed(severity: Severity, topic: DoctorKind, text: str, next_step: str) -> Finding:
     """Return a check that did not pass. severity: "note" if it was not made."""
-    return Finding(severity=severity, place=topic, measured=text, next=next_step)
+    return Finding(kind=topic, severity=severity, measured=text, next=next_step)
 
 
-def mistake(problem: Problem, topic: str, severity: Severity = "error") -> Finding:
+def mistake(problem: Problem, topic: DoctorKind, severity: Severity = "error") -> Finding:
     """Return a user's mistake as a finding."""
     details = [f"{label} {text}" for label, text in (("found", problem.found), ("allowed", problem.allowed)) if text]
     text = f"{problem.where}: {problem.what}"
@@ -82,12 +83,12 @@ def outcome(finding: Finding) -> str:
 def listing(sections: Sequence[FindingGroup]) -> str:
     """Return the aligned list, with each next step below its finding and the counts at the end."""
     findings = [finding for _, of_section in sections for finding in of_section]
-    topic_width = max(len(finding.place) for finding in findings)
+    topic_width = max(len(finding.kind) for finding in findings)
     lines: list[str] = []
     for title, of_section in sections:
         lines += ["", title]
         for finding in of_section:
-            head = f"  {outcome(finding):<11}  {finding.place:<{topic_width}}  "
+            head = f"  {outcome(finding):<11}  {finding.kind:<{topic_width}}  "
             for text in filter(None, (finding.measured, finding.next and f"next: {finding.next}")):
                 below = " " * len(head)
                 lines += fitted(printable(text), columns(), head, below).splitlines()
@@ -118,7 +119,7 @@ def workflow_versions() -> Iterator[Finding]:
         if not line.startswith(CHECKED):
             continue
         wanted = Requirement(line)
-        topic = wanted.name.removeprefix("snakemake-")
+        topic: DoctorKind = "snakemake" if wanted.name == "snakemake" else "executor-plugin-slurm"
         try:
             version = importlib.metadata.version(wanted.name)
         except importlib.metadata.PackageNotFoundError:
@@ -188,18 +189,19 @@ def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iter
 
 
 def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
-    topic, where = "training Python", f"{site.file}: software.python"
+    where = f"{site.file}: software.python"
     program = spec.python or sys.executable
     path = shutil.which(program, path=env.get("PATH"))
     if path is None:
         advice = "write its full path, or name in software.modules the modules that bring it"
-        yield not_passed("error", topic, f"{where}: there is no {program} here", advice)
+        yield not_passed("error", "training Python", f"{where}: there is no {program} here", advice)
         return
     notify(f"importing torch with {path}; on a cold file system this takes up to {IMPORT_WITHIN_S} s")
     try:
         report = _probe(path, site.node.device, env)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        yield not_passed("error", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
+        text = f"{where}: {program} does not start: {error}"
+        yield not_passed("error", "training Python", text, f"try it: {program} --version")
         return
     yield from judge_python(report, program, where, ACCELERATORS[site.node.device])
 
@@ -304,15 +306,14 @@ def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
 
 def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
     """Check whether compute nodes see a directory, by the kind of its file system."""
-    topic = "shared directory"
     if not on_a_cluster:
-        return passed(topic, "not needed: no Slurm here, everything runs on this machine")
+        return passed("shared directory", "not needed: no Slurm here, everything runs on this machine")
     if is_shared(kind):
-        return passed(topic, f"{path} is on {kind}")
+        return passed("shared directory", f"{path} is on {kind}")
     alone = "a file system of one machine" if kind in ALONE else "which may not be shared"
     text = f"{path} is on {kind or 'an unknown file system'}, {alone}; compute nodes must see it under this name"
     advice = f"look from a compute node: srun --nodes=1 ls {path}; if it is not there, move the project to one that is"
-    return not_passed("warning", topic, text, advice)
+    return not_passed("warning", "shared directory", text, advice)
 
 
 def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:

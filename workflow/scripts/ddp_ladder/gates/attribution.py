@@ -16,11 +16,11 @@ from typing import Literal
 from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
 from ddp_ladder_instrument.slow_settings import REMOVE, effects
 
+from ddp_ladder.common.findings import Finding, UsageKind
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_processes
+from ddp_ladder.gates.points import ScalePoint, StepFacts, other_processes
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, MORE_WORKERS, Exchange, is_beside_passes
-from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult, result_of
 from ddp_ladder.settings.terms import Transport
 
@@ -47,7 +47,7 @@ NAMES: dict[Cause, str] = {
     "others": "in smaller losses and gains together",
 }
 NOT_TOLD_APART = "communication or slower computation, which this training does not tell apart"
-EXPLAINED_BY: Mapping[Cause, tuple[FindingKind, ...]] = {
+EXPLAINED_BY: Mapping[Cause, tuple[UsageKind, ...]] = {
     "data": ("CPUs full",),
     "communication": ("network full",),
     "imbalance": ("too many threads", "slow node"),
@@ -246,7 +246,7 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     cause, facts = loss.cause, point.step or StepFacts()
     untold = cause == "computation" and not is_timed
     if finding := _finding_that_explains(cause, untold, point):
-        yield _saving(f"{finding.next} ({finding.in_words})", 0.0 if finding.is_doubtful else loss.lost_s, point)
+        yield _saving(f"{finding.next} ({finding.in_words})", 0.0 if finding.uncertain else loss.lost_s, point)
         if cause != "communication" and not untold:
             return  # what else may take these milliseconds is not the cause
     if untold:
@@ -276,7 +276,7 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
         yield _saving(what, loss.lost_s, point)
 
 
-def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> ScaleFinding | None:
+def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> Finding | None:
     kinds = (*EXPLAINED_BY.get(cause, ()), *(("network full",) if untold else ()))
     varies = cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent")
     if varies or (cause == "computation" and point.simulated and not untold):

@@ -60,7 +60,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
             findings.append(finding)
         if not spec.is_plain and spec.stage == stage and record is not None:
             findings += [
-                GateFinding.of(spec, remark.name, remark.what, "nothing (a remark)", remark.next, ok=True)
+                GateFinding.of(spec, remark.kind, remark.measured, "nothing (a remark)", remark.next, ok=True)
                 for remark in record.remarks
             ]
     findings = [*_preflight_failures(left_out, results), *findings, *missing]
@@ -127,7 +127,7 @@ def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, GateFinding
 
 def _wanted(record: Record, verdict: str) -> str:
     """Return what the failed check of a run asked for."""
-    asked = {check.name: check.wanted for check in record.checks if not check.ok}
+    asked: dict[str, str] = {check.kind: check.wanted for check in record.checks if not check.ok}
     if verdict in asked:
         return asked[verdict]
     if not asked or "exit codes" in asked:

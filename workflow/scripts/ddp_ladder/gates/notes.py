@@ -10,7 +10,7 @@ from ddp_ladder.gates.groups import RepeatGroup
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.fingerprint import Difference, all_differences
 from ddp_ladder.measuring.statistic import median
-from ddp_ladder.records.record import DOUBTFUL_COUNT, MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, SOURCE_IN_WORDS, STRONGEST
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, SOURCE_IN_WORDS, STRONGEST
 
 LEAST_EXPLAINED = 0.5  # of the time of slow blocks beyond that of the others
 NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
@@ -80,7 +80,7 @@ def notes_on(point: ScalePoint, group: RepeatGroup) -> str:
     notes += [f"weaker evidence: {SOURCE_IN_WORDS[source]}" for source in sorted(sources)]
     unseen = (run.record.witness for run in group.good if run.record.witness and not run.record.witness.is_seen)
     notes += dict.fromkeys(f"its samples are not witnessed: {witness.why}" for witness in unseen)
-    notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)
+    notes += dict.fromkeys(remark.measured for run in group.good for remark in run.record.remarks)
     if point.batch_per_gpu != spec.batch_per_gpu:
         notes.append(_other_batch(point, group))
     notes += _unsteady(point, group)
@@ -100,7 +100,7 @@ def _other_batch(point: ScalePoint, group: RepeatGroup) -> str:
     text = f"a step of the script has {point.batch_per_gpu} samples per GPU, {planned}"
     is_passed = f"{text}: is {{batch_per_gpu}} in workload.args?"
     is_guess = any(run.throughput.source == "guessed" for run in group.good)
-    if is_guess or any(remark.name == DOUBTFUL_COUNT for run in group.good for remark in run.record.remarks):
+    if is_guess or any(remark.kind == "doubtful count" for run in group.good for remark in run.record.remarks):
         doubt = "a guess" if is_guess else "in doubt"
         return f"{text}; the {point.batch_per_gpu} is {doubt}: set workload.samples_per_step in config.yaml"
     if point.batch_per_gpu % group.first.batch_per_gpu:

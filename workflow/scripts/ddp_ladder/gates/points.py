@@ -7,12 +7,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import capitalised
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.nodes.critical_rank import Exchange, Kind, against_waits
 from ddp_ladder.nodes.findings import RunUse, find_other_processes
-from ddp_ladder.nodes.usage import RankUse, Usage, UsageFinding
+from ddp_ladder.nodes.usage import RankUse, Usage
 from ddp_ladder.plan.plan import Hours
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_models import Flops, Witnessed
@@ -118,7 +119,7 @@ class ScalePoint:
     log_rate: LogMean | None = None  # the throughput with its uncertainty
     log_efficiency: LogMean | None = None  # None at the baseline, where it is 1 by definition
     unsteady: str = ""  # why the step times here or at the baseline are not those of a longer run, and what to set
-    findings: tuple[ScaleFinding, ...] = ()  # on what its runs used
+    findings: tuple[Finding, ...] = ()  # on what its runs used
     step: StepFacts | None = None  # what else is known of its steps
     baseline: str = str(ONE_GPU)  # the scale of speed-up and efficiency: the first of the ladder
     flops: Flops | None = None
@@ -209,47 +210,38 @@ EVERY_REPEAT = ("slow node",)  # to leave out a node that is slow in some repeat
 ONCE = "see whether further repeats show the same (repeats in config.yaml) before the node is left out: this is one"
 
 
-class ScaleFinding(UsageFinding):
-    """A finding on the runs of a scale, in the words of the first repeat that has it."""
-
-    repeats: int  # that have it
-    of: int  # that were monitored
-
-    @property
-    def in_words(self) -> str:
-        """Return what was found, with the number of repeats if not all have it."""
-        words = super().in_words
-        return words if self.repeats == self.of else f"{words} (in {self.repeats} of {self.of} repeats)"
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Return True if further repeats have to show it before anything is gained by its advice."""
-        return self.of == 1 and self.kind in EVERY_REPEAT
-
-
-def findings_of_repeats(records: Sequence[Record], alone_cores: float | None = None) -> tuple[ScaleFinding, ...]:
+def findings_of_repeats(records: Sequence[Record], alone_cores: float | None = None) -> tuple[Finding, ...]:
     """Return the findings that at least half of the repeats of a scale have; a slow node must be so in all of them.
 
     alone_cores: that a rank used at the baseline's scale; None at that scale, or if it is not known.
     """
     monitored = [_findings(record, record.usage, alone_cores) for record in records if record.usage is not None]
-    alike: dict[Hashable, list[UsageFinding]] = {}
+    alike: dict[Hashable, list[Finding]] = {}
     for findings in monitored:
         numbers: Counter[str] = Counter()
         for finding in findings:
             numbers[finding.kind] += 1
-            place = (finding.node, finding.gpu) if finding.kind == "slow node" else numbers[finding.kind]
-            alike.setdefault((finding.kind, place), []).append(finding)
-    found = tuple(
-        ScaleFinding(**repeats[0].model_dump(), repeats=len(repeats), of=len(monitored))
+            which = finding.place if finding.kind in EVERY_REPEAT else numbers[finding.kind]
+            alike.setdefault((finding.kind, which), []).append(finding)
+    has_other_nodes = records[0].spec.nodes > 1
+    return tuple(
+        _of_scale(repeats, len(monitored), has_other_nodes)
         for repeats in alike.values()
         if len(repeats) >= (1.0 if repeats[0].kind in EVERY_REPEAT else LEAST_SHARE) * len(monitored)
     )
-    has_other_nodes = records[0].spec.nodes > 1
-    return tuple(each.replace(next=ONCE) if has_other_nodes and each.is_doubtful else each for each in found)
 
 
-def _findings(record: Record, usage: Usage, alone_cores: float | None) -> tuple[UsageFinding, ...]:
+def _of_scale(repeats: Sequence[Finding], monitored: int, has_other_nodes: bool) -> Finding:
+    """Return the finding of the first repeat, with the number of repeats that have it if not all do."""
+    first = repeats[0]
+    if len(repeats) < monitored:
+        return first.replace(measured=f"{first.measured} (in {len(repeats)} of {monitored} repeats)")
+    if monitored > 1 or first.kind not in EVERY_REPEAT:
+        return first
+    return first.replace(uncertain=True, next=ONCE if has_other_nodes else first.next)
+
+
+def _findings(record: Record, usage: Usage, alone_cores: float | None) -> tuple[Finding, ...]:
     """Return the findings of a run, with the one that needs the baseline: other processes on CPUs that are not full."""
     timing, spec = record.timing, record.spec
     if alone_cores is None or timing is None or any(finding.kind == "other processes" for finding in usage.findings):
@@ -273,23 +265,23 @@ def cores_of_a_rank(records: Sequence[Record]) -> float | None:
     return sum(cores) / len(cores) / records[0].spec.gpus_per_node if cores and len(cores) == len(nodes) else None
 
 
-def findings_across_scales(points: Sequence[ScalePoint]) -> list[tuple[ScaleFinding, list[ScalePoint]]]:
+def findings_across_scales(points: Sequence[ScalePoint]) -> list[tuple[Finding, list[ScalePoint]]]:
     """Return each finding once, with all points that have it, in the words of the largest scale.
 
     What all nodes of several scales have is one finding, and so is what the same node or GPU has at several scales.
     """
-    alike: dict[Hashable, list[tuple[ScaleFinding, ScalePoint]]] = {}
+    alike: dict[Hashable, list[tuple[Finding, ScalePoint]]] = {}
     for point in points:
         numbers: Counter[Hashable] = Counter()
         for finding in point.findings:
-            place = (finding.kind, _place(finding, point))
+            place = (finding.kind, finding.place)
             numbers[place] += 1
             alike.setdefault((place, numbers[place]), []).append((finding, point))
     several_series = len({(point.mode, point.variant) for point in points if not point.is_plain}) > 1
     return [(_of_largest(scales, several_series), [point for _, point in scales]) for scales in alike.values()]
 
 
-def other_processes(*points: ScalePoint | None) -> ScaleFinding | None:
+def other_processes(*points: ScalePoint | None) -> Finding | None:
     """Return the finding on other processes, with its place, of the first point that has one.
 
     Where it is, no other cause can be told.
@@ -297,18 +289,11 @@ def other_processes(*points: ScalePoint | None) -> ScaleFinding | None:
     for point in filter(None, points):
         for finding in point.findings:
             if finding.kind == "other processes":
-                return finding.replace(place=", ".join(filter(None, (f"at {point.scale}", finding.place))))
+                return finding.replace(place="", measured=f"at {point.scale}, {finding.in_words}")
     return None
 
 
-def _place(finding: ScaleFinding, point: ScalePoint) -> Hashable:
-    """Return what a finding shares with the same one of another scale; some nodes of a scale are only that scale's."""
-    if finding.everywhere:
-        return None
-    return (finding.node, finding.gpu) if finding.node else point.place(several_series=True)
-
-
-def _of_largest(scales: Sequence[tuple[ScaleFinding, ScalePoint]], several_series: bool) -> ScaleFinding:
+def _of_largest(scales: Sequence[tuple[Finding, ScalePoint]], several_series: bool) -> Finding:
     """Return the finding of the largest scale. If several scales have it, it says of which its figures are."""
     finding, point = max(scales, key=lambda scale: (scale[1].world_size, scale[1].nodes))
     if len(scales) == 1:

@@ -21,15 +21,18 @@ from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of, job_of, spli
 from ddp_ladder.gates.interval import Estimate, LogMean, divided, median_of_known
 from ddp_ladder.gates.points import ScalePoint, Status, cores_of_a_rank, findings_of_repeats
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models, parameters_seen
-from ddp_ladder.measuring.owners import UNEXPLAINED
 from ddp_ladder.measuring.statistic import median
-from ddp_ladder.measuring.timing import WHOLE_LOOP, startup_of
+from ddp_ladder.measuring.timing import startup_of
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.record import DOUBTFUL_COUNT, SAMPLES_PER_TIME, Record
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import MOST_EFFICIENCY, PLAIN_VARIANT
 
-DOUBTFUL = (DOUBTFUL_COUNT, WHOLE_LOOP, UNEXPLAINED)  # remarks: samples that may be none, time that may be training
+DOUBTFUL = (
+    "doubtful count",
+    "whole loop",
+    "unexplained",
+)  # remarks: samples that may be none, time that may be training
 
 
 def efficiency_by_total_time(runs: Sequence[Record], baseline: Sequence[Record]) -> Estimate | None:
@@ -126,7 +129,7 @@ def _figures(group: RepeatGroup, baseline: RepeatGroup | None) -> Fields:
     alone = [run.record for run in baseline.good] if baseline and baseline is not group else []
     rate, step, records = group.samples_per_s, group.step_time_s, [run.record for run in group.good]
     parts, facts = split_of_repeats(group) or ({}, None)
-    remarks = (remark for record in records for remark in record.remarks if remark.name in DOUBTFUL)
+    remarks = (remark for record in records for remark in record.remarks if remark.kind in DOUBTFUL)
     doubt = next(remarks, None)
     of_run = {column.key: column.of_run for column in columns("csv") if column.of_run}
     # Of the repeat with the median start-up, or wall time: medians of parts do not add up.
@@ -152,7 +155,7 @@ def _figures(group: RepeatGroup, baseline: RepeatGroup | None) -> Fields:
         "parameters": one_of(map(parameters_seen, records)),
         "simulated": next((record.world.simulated for record in records if record.world.simulated), None),
         "findings": findings_of_repeats(records, cores_of_a_rank(alone)),
-        **({"unexplained": doubt.what, "unexplained_next": doubt.next} if doubt else {}),
+        **({"unexplained": doubt.measured, "unexplained_next": doubt.next} if doubt else {}),
         "owners_s": tuple(_lower_median(owners, lambda owners_s: sum(owners_s.values())).items()),
     }
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ddp_ladder.common import messages
+from ddp_ladder.common.findings import Finding, Kind
 from ddp_ladder.common.formats import in_short, significant
 from ddp_ladder.common.messages import box, numbered
 from ddp_ladder.common.model import Model, Several, Version1
@@ -21,7 +21,7 @@ from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.measuring.fingerprint import MUST_MATCH
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PreflightResult
-from ddp_ladder.records.record import SAMPLES_PER_TIME, UNDIVIDED, placed
+from ddp_ladder.records.record import SAMPLES_PER_TIME, placed
 from ddp_ladder.settings.terms import MAY_DIFFER, MOST_REPEATS, REFERENCE_VARIANT
 
 NOTABLE_WAIT = 0.05  # fraction of a step: a baseline that waits for data so much longer is slow by it
@@ -29,19 +29,19 @@ SANITY = "sanity"  # the name of the one finding for a run that passed all its c
 Word = Literal["open", "closed"]
 
 
-class GateFinding(messages.Finding):
+class GateFinding(Finding):
     """A finding of a gate on a scale, or a check on one run. An error closes the gate, a note does not.
 
     place: rank and node of a failure. evidence: the lines that show it, or the figures that show the largest cause of a
     lost efficiency.
     """
 
+    kind: Kind = "gate"
     variant: str
     mode: str
     scale: str
     repeat: int | None = None  # of one run
     check: str  # what was examined
-    uncertain: bool = False  # the threshold lies inside the interval
     at_s: float | None = None  # of a failure, unix time
 
     @classmethod
@@ -59,11 +59,6 @@ class GateFinding(messages.Finding):
             wanted=wanted,
             next=next_step,
         )
-
-    @property
-    def ok(self) -> bool:
-        """Return True unless it closes the gate."""
-        return self.severity != "error"
 
     @property
     def in_words(self) -> str:
@@ -149,7 +144,7 @@ def closed_variants(gate: Verdict) -> dict[str, str]:
 
 def outcome_line(gate: Verdict) -> str:
     """Return ``gate stage2: open`` or ``gate stage2: CLOSED, <why>``, with the remark on data that are not divided."""
-    own = [item for item in gate.judged if item.check == UNDIVIDED and item.variant == REFERENCE_VARIANT]
+    own = [item for item in gate.judged if item.check == "undivided data" and item.variant == REFERENCE_VARIANT]
     remarks = "".join(f"; {item.scale}: {item.measured}; next: {item.next}" for item in own[:1])
     if not gate.is_open:
         return f"gate {gate.stage}: CLOSED, {gate.why}{remarks}"

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.common.formats import significant
 from ddp_ladder.measuring.pauses import Array, Pauses, covered_s, pauses_of, usual_s
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.records.raw_files import RankFiles, RawRun
-from ddp_ladder.records.record import Remark
 
 LAUNCHER, STARTUP, END, UNEXPLAINED = "launcher", "start-up", "end", "unexplained"
 DATA, COMPUTATION, COMMUNICATION = "waiting for data", "computation", "exposed communication"
@@ -155,14 +155,14 @@ def _split(steps_s: float, step: StepParts | None) -> dict[str, float]:
     return _shares(steps_s, {DATA: data_s, COMMUNICATION: scale * step.exposed_comm_s}, COMPUTATION)
 
 
-def remark_on_owners(owners_s: Mapping[str, float]) -> Iterator[Remark]:
+def remark_on_owners(owners_s: Mapping[str, float]) -> Iterator[Finding]:
     """Yield a remark if too much of the wall time has no known owner."""
     wall_s, unexplained_s = sum(owners_s.values()), owners_s.get(UNEXPLAINED, 0.0)
     if unexplained_s > MOST_UNEXPLAINED * wall_s:
-        yield Remark(
-            name=UNEXPLAINED,
-            what=f"{significant(unexplained_s)} s of {significant(wall_s)} s are unexplained (in no step, and neither "
+        yield remark(
+            "unexplained",
+            f"{significant(unexplained_s)} s of {significant(wall_s)} s are unexplained (in no step, and neither "
             "validation, saving nor between passes): the figure is doubtful",
-            next="look at what the script does between its steps: if it is part of the training, only samples / time "
+            "look at what the script does between its steps: if it is part of the training, only samples / time "
             "of the whole loop holds",
         )

@@ -13,14 +13,12 @@ import numpy as np
 from ddp_ladder_instrument.contract import SINGLE_ROWS
 from numpy.typing import NDArray
 
+from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.common.formats import in_short, significant
 from ddp_ladder.records.raw_files import RankFiles, RawRun
-from ddp_ladder.records.record import Remark
 from ddp_ladder.records.steps import DdpTimes, Steps
 
 Array = NDArray[np.float64]
-ALONE = "one rank alone"  # names of remarks
-UNEVEN = "uneven inputs"
 TOO = 0.1  # of the span of the rank that is alone: a rank that validates as long as that validates, too
 SHORTEST_S = 0.005  # of a span that is compared: the ends of steps may be in milliseconds
 NOTABLE_SHARE = 0.005  # of the time of the loop that the other ranks wait
@@ -69,7 +67,7 @@ def pauses_of(rank: RankFiles) -> Pauses | None:
     )
 
 
-def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
+def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Finding, ...]]:
     """Take off the ranks' steps what they waited for one that validated or saved alone, and name that rank.
 
     The span lies between two steps of its own rank, and in a step of the ranks that wait. So it is taken off that step,
@@ -153,17 +151,17 @@ def _shortened(steps: Steps, waits_s: Array) -> Steps:
     return replace(steps, step_time_s=rows_s, data_wait_s=data_wait_s, ddp=ddp, collectives_s=collectives_s)
 
 
-def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> Remark:
+def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> Finding:
     cures = {
         "validates": "let every rank validate a part of the data, or validate less often",
         "saves": "save less often, or while the training goes on (torch.distributed.checkpoint.async_save)",
     }
     where = "in the steps of all ranks" if is_inside else "in no step of any rank"
-    return Remark(
-        name=ALONE,
-        what=f"rank {rank} {' and '.join(does)} {significant(100 * share)} s of each 100 s while the others wait; this "
+    return remark(
+        "one rank alone",
+        f"rank {rank} {' and '.join(does)} {significant(100 * share)} s of each 100 s while the others wait; this "
         f"is {where}",
-        next="; ".join(cures[kind] for kind in does),
+        "; ".join(cures[kind] for kind in does),
     )
 
 
@@ -177,7 +175,7 @@ def in_equal_rows(raw: RawRun) -> RawRun:
     return replace(raw, ranks=equal)
 
 
-def to_shortest(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
+def to_shortest(raw: RawRun) -> tuple[RawRun, tuple[Finding, ...]]:
     """End the steps of all ranks where the first of them has no more, if DDP's join() allows that; say what is left.
 
     A rank that has no more data takes part in the exchanges of the others until all are done.
@@ -196,14 +194,14 @@ def to_shortest(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     cut = {k: _ended_at(files, rows, max(later_s, default=0.0)) for k, files in raw.ranks.items()}
     samples, used = (sum(int(files.steps.samples.sum()) for files in ranks.values()) for ranks in (raw.ranks, cut))
     longer = [f"{made - shortest} of rank {k}" for k, made in counts.items() if made > shortest]
-    remark = Remark(
-        name=UNEVEN,
-        what=f"the inputs are uneven (DDP's join()): the figures are of the first {shortest} steps of every rank; left "
+    said = remark(
+        "uneven inputs",
+        f"the inputs are uneven (DDP's join()): the figures are of the first {shortest} steps of every rank; left "
         f"out are the steps after these ({in_short(longer, 3)}) with {100 * (1 - used / (samples or 1)):.1f} % of the "
         "samples",
-        next="nothing, unless many samples are left out: then divide the data more evenly",
+        "nothing, unless many samples are left out: then divide the data more evenly",
     )
-    return replace(raw, ranks=cut), (remark,)
+    return replace(raw, ranks=cut), (said,)
 
 
 def joins_uneven(ranks: Mapping[int, RankFiles]) -> bool:

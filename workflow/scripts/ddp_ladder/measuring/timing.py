@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.common.files import file_text
+from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.common.formats import significant
 from ddp_ladder.measuring.pauses import covered_s
 from ddp_ladder.measuring.statistic import PerBlock, Warmup, median, statistic_of
@@ -24,7 +25,7 @@ from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, LoaderSp
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles
 from ddp_ladder.records.raw_models import RankPhases, Source
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Rank, Remark, Statistic, Throughput, Timing
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Rank, Statistic, Throughput, Timing
 from ddp_ladder.records.steps import Steps
 
 MIN_BLOCKS, MAX_BLOCKS = 10, 200
@@ -254,14 +255,13 @@ def _loaders(ranks: Sequence[RankFiles]) -> LoaderSpeeds:
     return LoaderSpeeds(any(n != 0 for n in workers), of_each)
 
 
-WHOLE_LOOP = "whole loop"  # the name of the remark
 NOTABLE_EXCESS = 0.1  # of the time of the whole loop over that of its steps
 NOTABLE_S = 0.05
 
 
 def remark_on_loop(
     samples_per_s: float, ranks: Sequence[tuple[Steps, RankPhases | None]], warmup_steps: int
-) -> Iterator[Remark]:
+) -> Iterator[Finding]:
     """Yield a remark if the loop took longer than its steps, by more than known validations and checkpoints explain.
 
     What is in no step, and is neither a validation that passes over a DataLoader nor torch.save, may be training that
@@ -289,11 +289,11 @@ def remark_on_loop(
     loop, in_steps = loop_s[rest].sum(), step_s[rest].sum()
     if loop - in_steps > max(NOTABLE_EXCESS * in_steps, NOTABLE_S):
         whole_s = np.sum(elapsed_s, axis=1).max() - explained_s.sum()
-        yield Remark(
-            name=WHOLE_LOOP,
-            what=f"the figure is {significant(samples_per_s)} samples/s, but samples / time of the whole loop is "
+        yield remark(
+            "whole loop",
+            f"the figure is {significant(samples_per_s)} samples/s, but samples / time of the whole loop is "
             f"{significant(samples.sum() / whole_s)} samples/s, without known validations and checkpoints",
-            next="look at what the script does between its steps: if it is part of the training (a rollout, data that "
+            "look at what the script does between its steps: if it is part of the training (a rollout, data that "
             "the model makes), only the second figure holds; if it is a validation, the first one does",
         )
 

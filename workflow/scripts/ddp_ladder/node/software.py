@@ -20,7 +20,7 @@ from typing import Any
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, without_values
 
 from ddp_ladder.common.files import TEMPLATES
-from ddp_ladder.common.messages import Finding
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.model import Model, Name, Several
 from ddp_ladder.common.process import run_bounded
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module, python_command, training_environment, wrapper_argv
@@ -253,6 +253,7 @@ def wrapper_findings(trial: WrapperTrial, place: str = "") -> Iterator[Finding]:
     else:
         return
     yield Finding(
+        kind="software",
         severity="error" if is_error else "warning",
         place=place,
         measured=f"wrapper {trial.program}: {measured}",

@@ -9,12 +9,12 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
-from ddp_ladder.common.formats import count, grouped, hostlist, in_short, one_of, rank_numbers
+from ddp_ladder.common.findings import Finding, UsageKind
+from ddp_ladder.common.formats import count, grouped, hostlist, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import MORE_WORKERS, StepParts, against_waits, is_beside_passes
-from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
+from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse
 
 MUCH_WAIT = 0.1  # of the step time: a wait that explains an idle GPU, or full CPUs
 LEAST_BUSY = 0.8  # centres ask for at least this in applications for large partitions
@@ -71,7 +71,7 @@ class RunUse:
         return self._by_node.get(node.node_rank, ())
 
 
-def findings(run: RunUse) -> tuple[UsageFinding, ...]:
+def findings(run: RunUse) -> tuple[Finding, ...]:
     """Return the findings on a run, the most telling first."""
     judged = replace(run, nodes=tuple(node for node in run.nodes if node.is_enough))
     if not judged.nodes:
@@ -83,21 +83,27 @@ def findings(run: RunUse) -> tuple[UsageFinding, ...]:
     return (*found, *_network(judged))
 
 
-def _on_gpus(run: RunUse, some: Sequence[On]) -> dict[str, Any]:
-    """Return the place of a finding on these GPUs, by the fields of a finding."""
+def _found(
+    kind: UsageKind, place: str, measured: str, next_step: str, wanted: str = "", *, everywhere: bool = False
+) -> Finding:
+    """Return a finding. everywhere: all nodes, or all GPUs, of the run have it: then it has no place of its own."""
+    if everywhere:
+        place, measured = "", f"{place}: {measured}"
+    return Finding(kind=kind, severity="warning", place=place, measured=measured, wanted=wanted, next=next_step)
+
+
+def _gpus(run: RunUse, some: Sequence[On]) -> str:
+    """Return which GPUs these are."""
     of_nodes = grouped((node.node, gpu.index) for node, gpu in some)
     alike = grouped((tuple(gpus), node) for node, gpus in of_nodes.items())
     names = [f"GPU{'s' * (len(gpus) > 1)} {in_short(gpus, 99)} of {hostlist(on)}" for gpus, on in alike.items()]
-    place = f"all {len(some)} GPUs" if len(some) == len(run.gpus) > 1 else ", ".join(names)
-    gpu = some[0][1].index if len(some) == 1 else None
-    return {"place": place, "node": one_of(node.node for node, _ in some), "gpu": gpu}
+    return f"all {len(some)} GPUs" if len(some) == len(run.gpus) > 1 else ", ".join(names)
 
 
-def _on_nodes(run: RunUse, some: Sequence[NodeUsage]) -> dict[str, Any]:
-    """Return the place of a finding on these nodes, by the fields of a finding."""
+def _nodes(run: RunUse, some: Sequence[NodeUsage]) -> str:
+    """Return which nodes these are."""
     names = {node.node: None for node in some}
-    place = f"all {len(names)} nodes" if len(names) == len(run.nodes) > 1 else hostlist(names)
-    return {"place": place, "node": one_of(node.node for node in some), "everywhere": len(some) == len(run.nodes)}
+    return f"all {len(names)} nodes" if len(names) == len(run.nodes) > 1 else hostlist(names)
 
 
 def _shares(fractions: Sequence[float]) -> str:
@@ -106,7 +112,7 @@ def _shares(fractions: Sequence[float]) -> str:
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
-def _idle(run: RunUse) -> Iterator[UsageFinding]:
+def _idle(run: RunUse) -> Iterator[Finding]:
     idle = [on for on in run.gpus if on[1].busy_fraction is not None and on[1].busy_fraction < LEAST_BUSY]
     if not idle:
         return
@@ -132,17 +138,17 @@ def _idle(run: RunUse) -> Iterator[UsageFinding]:
             f"raise workload.batch_per_gpu{fewer}; let the script compile its model (torch.compile), and read results "
             "from the GPU (.item(), .cpu()) less often"
         )
-    yield UsageFinding(
-        kind="GPU idle",
-        **_on_gpus(run, idle),
-        measured=f"busy {_shares([gpu.busy_fraction or 0.0 for _, gpu in idle])} of the measured time; {why}",
-        wanted=f"busy at least {LEAST_BUSY:.0%}",
-        next=advice,
+    yield _found(
+        "GPU idle",
+        _gpus(run, idle),
+        f"busy {_shares([gpu.busy_fraction or 0.0 for _, gpu in idle])} of the measured time; {why}",
+        advice,
+        f"busy at least {LEAST_BUSY:.0%}",
         everywhere=len(idle) == len(run.gpus),
     )
 
 
-def _throttled(run: RunUse) -> Iterator[UsageFinding]:
+def _throttled(run: RunUse) -> Iterator[Finding]:
     def worst(gpu: GpuUsage) -> float:
         return max((gpu.throttled or {}).get(reason, 0.0) for reason in THROTTLES)
 
@@ -155,17 +161,17 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
     hot = f", up to {heat:.0f} C" if heat is not None else ""
     samples = "samples" if all(node.is_enough for node, _ in throttled) else "few samples"
     nodes = [*dict.fromkeys(node.node for node, _ in throttled)]
-    yield UsageFinding(
-        kind="GPU throttled",
-        **_on_gpus(run, throttled),
-        measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the {samples} ({', '.join(reasons)}{hot})",
-        wanted="no throttling by heat or power supply",
-        next=f"report {hostlist(nodes)} to the site, whose cooling or power supply is at fault"
+    yield _found(
+        "GPU throttled",
+        _gpus(run, throttled),
+        f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the {samples} ({', '.join(reasons)}{hot})",
+        f"report {hostlist(nodes)} to the site, whose cooling or power supply is at fault"
         + ("" if {*nodes} == {node.node for node in run.nodes} else f"; until then {leave_out(*nodes)}"),
+        "no throttling by heat or power supply",
     )
 
 
-def find_other_processes(run: RunUse) -> Iterator[UsageFinding]:
+def find_other_processes(run: RunUse) -> Iterator[Finding]:
     """Yield nodes whose CPUs other processes used, where the training lacked them: on GPUs, if it waited for data."""
     felt = not run.on_gpus or run.wait >= MUCH_WAIT
     shared = [node for node in run.nodes if felt and _is_shared(node, run) and _lacks_cpus(node, run)]
@@ -175,18 +181,19 @@ def find_other_processes(run: RunUse) -> Iterator[UsageFinding]:
     waited = f"; the ranks waited for data {_shares([run.wait])} of the step time" if run.wait >= MUCH_WAIT else ""
     alone = "" if run.alone_cores is None else f", and each rank {run.alone_cores:.2g} at the baseline"
     on = "" if len({node.node for node in shared}) == 1 else f" on {worst.node}"
-    yield UsageFinding(
-        kind="other processes",
-        **_on_nodes(run, shared),
-        measured=f"other processes than the training used {_cores_of_others(worst, run):.1f} of the {worst.cpus} CPUs "
+    yield _found(
+        "other processes",
+        _nodes(run, shared),
+        f"other processes than the training used {_cores_of_others(worst, run):.1f} of the {worst.cpus} CPUs "
         f"of the run{on}, the training {_cores_of_training(worst, run):.2g}{alone}{waited}",
-        wanted=f"at most {MUCH_OF_OTHERS:.0%} of the CPUs",
-        next="end them, or on Slurm ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml), and delete the "
+        "end them, or on Slurm ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml), and delete the "
         "directories of these runs, so that the next start measures them again",
+        f"at most {MUCH_OF_OTHERS:.0%} of the CPUs",
+        everywhere=len(shared) == len(run.nodes),
     )
 
 
-def _too_many_threads(run: RunUse) -> Iterator[UsageFinding]:
+def _too_many_threads(run: RunUse) -> Iterator[Finding]:
     """Yield nodes whose ranks compute with more threads than they have CPUs. Beside a GPU, these threads wait."""
     crowded = []
     for node in () if run.on_gpus else run.nodes:
@@ -198,13 +205,14 @@ def _too_many_threads(run: RunUse) -> Iterator[UsageFinding]:
         return
     node, known = max(crowded, key=lambda each: sum(each[1]) / each[0].cpus)
     allowed = count(max(1, node.cpus // len(known)), "thread")
-    yield UsageFinding(
-        kind="too many threads",
-        **_on_nodes(run, [each for each, _ in crowded]),
-        measured=f"{count(len(known), 'rank')} and {sum(known)} threads of torch together on {count(node.cpus, 'CPU')}",
-        wanted=f"at most {allowed} per rank",
-        next=f"let the script use {allowed} per rank: remove its torch.set_num_threads and "
+    yield _found(
+        "too many threads",
+        _nodes(run, [each for each, _ in crowded]),
+        f"{count(len(known), 'rank')} and {sum(known)} threads of torch together on {count(node.cpus, 'CPU')}",
+        f"let the script use {allowed} per rank: remove its torch.set_num_threads and "
         "OMP_NUM_THREADS of workload.env, in whose place the ladder sets node.cpus / node.gpus of cluster.yaml",
+        f"at most {allowed} per rank",
+        everywhere=len(crowded) == len(run.nodes),
     )
 
 
@@ -239,23 +247,24 @@ def _cores_of_others(node: NodeUsage, run: RunUse) -> float:
     return max(0.0, node.cpu_fraction * node.cpus - _cores_of_training(node, run))
 
 
-def _cpus_full(run: RunUse) -> Iterator[UsageFinding]:
+def _cpus_full(run: RunUse) -> Iterator[Finding]:
     workers = max((rank.workers or 0 for rank in run.ranks), default=0)
     full = [node for node in run.nodes if _are_full(node) and not _is_shared(node, run)]
     if not workers or run.wait < MUCH_WAIT or not full:
         return
     busy = _shares([node.cpu_fraction or 0.0 for node in full])
-    yield UsageFinding(
-        kind="CPUs full",
-        **_on_nodes(run, full),
-        measured=f"the {full[0].cpus} CPUs of the run were {busy} busy, with {workers} loader workers per rank, and "
+    yield _found(
+        "CPUs full",
+        _nodes(run, full),
+        f"the {full[0].cpus} CPUs of the run were {busy} busy, with {workers} loader workers per rank, and "
         f"the ranks still waited for data {_shares([run.wait])} of the step time",
-        next="raise node.cpus in cluster.yaml if the nodes have more, or make a sample cheaper to load: smaller files"
+        "raise node.cpus in cluster.yaml if the nodes have more, or make a sample cheaper to load: smaller files"
         + (", decoding and augmentation on the GPU" if run.on_gpus else ""),
+        everywhere=len(full) == len(run.nodes),
     )
 
 
-def _network(run: RunUse) -> Iterator[UsageFinding]:
+def _network(run: RunUse) -> Iterator[Finding]:
     for fabric in (False, True):
         known = [(node, *rates) for node in run.nodes if (rates := _link_rate(node, fabric))]
         full = [(node, used, link) for node, used, link in known if used >= FULL_LINK * link]
@@ -263,14 +272,15 @@ def _network(run: RunUse) -> Iterator[UsageFinding]:
             continue
         node, used, link = full[0]
         name = "the InfiniBand or Slingshot ports" if fabric else node.interface
-        yield UsageFinding(
-            kind="network full",
-            **_on_nodes(run, [node for node, _, _ in full]),
-            measured=f"{name} carried {8 * used / 1e9:.3g} of {8 * link / 1e9:.3g} Gbit/s on average "
+        yield _found(
+            "network full",
+            _nodes(run, [node for node, _, _ in full]),
+            f"{name} carried {8 * used / 1e9:.3g} of {8 * link / 1e9:.3g} Gbit/s on average "
             f"({_shares([used / link for _, used, link in full])} of the link's rate)",
-            wanted=f"less than {FULL_LINK:.0%}",
-            next=f"raise {run.batch_key}, so that gradients are exchanged less often; let the script compress "
+            f"raise {run.batch_key}, so that gradients are exchanged less often; let the script compress "
             "them (torch's bf16_compress_hook); or set network.interface to a faster one",
+            f"less than {FULL_LINK:.0%}",
+            everywhere=len(full) == len(run.nodes),
         )
 
 
@@ -284,7 +294,7 @@ def _link_rate(node: NodeUsage, fabric: bool) -> tuple[float, float] | None:
     return (max(known), link) if known and link else None
 
 
-def _slow_nodes(run: RunUse) -> Iterator[UsageFinding]:
+def _slow_nodes(run: RunUse) -> Iterator[Finding]:
     """Yield a finding for each node, or GPU, whose ranks the others wait for; agents on one machine are no nodes."""
     step = run.step
     if run.simulated or step is None or step.imbalance_kind != "persistent":
@@ -305,19 +315,17 @@ def _slow_nodes(run: RunUse) -> Iterator[UsageFinding]:
                 yield _slow(run, step, node, gpu, [rank])
 
 
-def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, slow: Sequence[RankUse]) -> UsageFinding:
+def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, slow: Sequence[RankUse]) -> Finding:
     own_s = step.step_s - (step.exposed_comm_s or 0.0)
     own = (gpu,) if gpu is not None else node.used_gpus
     clock, peers = _sm_clock(own), _sm_clock(peer for _, peer in run.gpus if peer not in own)
     slower = f"; SM clock {clock:.0f} MHz, {peers:.0f} MHz elsewhere" if 0 < clock < SLOWER_CLOCK * peers else ""
-    return UsageFinding(
-        kind="slow node",
-        place=f"GPU {gpu.index} of {node.node}" if gpu is not None else node.node,
-        measured=f"slower than its peers, which wait for it in each step: its work takes {1000 * own_s:.3g} ms, theirs "
+    return _found(
+        "slow node",
+        f"GPU {gpu.index} of {node.node}" if gpu is not None else node.node,
+        f"slower than its peers, which wait for it in each step: its work takes {1000 * own_s:.3g} ms, theirs "
         f"{1000 * (own_s - step.imbalance_s):.3g} ms ({rank_numbers([rank.rank for rank in slow])}){slower}",
-        node=node.node,
-        gpu=gpu.index if gpu is not None else None,
-        next=f"{leave_out(node.node)}, measure again, and report it to the site if that is faster; else look for what "
+        f"{leave_out(node.node)}, measure again, and report it to the site if that is faster; else look for what "
         "the script does on this rank alone"
         if len(run.nodes) > 1
         else "look for what the script does on this rank alone; if that is nothing, report this GPU to the site",

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ddp_ladder.common.messages import Finding
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.model import Count, Model, Name, Several
 from ddp_ladder.nodes.files import FABRIC, THROTTLE_REASONS, TIME, MonitorFile, columns
 from ddp_ladder.platform.accelerators import NO_REASON, MonitoredGpu
@@ -208,20 +208,6 @@ WHOLLY, MOSTLY = 0.9, 0.5
 """A sample counts if this part of its interval is measured training. The second only if there is none of the first:
 a sample of which half is validation shows neither of the two."""
 
-FindingKind = Literal[
-    "other processes", "too many threads", "GPU idle", "GPU throttled", "CPUs full", "slow node", "network full"
-]
-
-
-class UsageFinding(Finding):
-    """Something wrong with what a run used."""
-
-    severity: Literal["warning"] = "warning"
-    kind: FindingKind
-    node: Name | None = None  # where, if it is one node
-    gpu: Count | None = None  # where, if it is one GPU of it
-    everywhere: bool = False  # all nodes, or all GPUs, of the run have it: the place is not the cause
-
 
 class GpuUsage(Model):
     """One GPU."""
@@ -273,7 +259,7 @@ class Usage(Model):
     """What a run used of its nodes, and what is wrong with it. Several agents on one machine sample it each."""
 
     nodes: Several[NodeUsage] = Field(description="Those with samples.")
-    findings: Several[UsageFinding]
+    findings: Several[Finding]
     notes: Several[str] = Field(description="Which nodes have no samples, and what they lack, and why.")
 
     @property

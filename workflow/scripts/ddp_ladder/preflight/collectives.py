@@ -11,11 +11,12 @@ import numpy as np
 from ddp_ladder_instrument import slow_settings
 from pydantic import Field
 
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import count, grouped, hostlist, in_short, rank_numbers, short_list, significant
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.preflight.result import Link, PairRow, PreflightFinding, SizeRow, error, locate, warning
+from ddp_ladder.preflight.result import Link, PairRow, SizeRow, error, locate, warning
 from ddp_ladder.records.raw_models import RankDevice, RawFile
 from ddp_ladder.settings.terms import Transport, interface_on
 
@@ -202,13 +203,13 @@ def networks_used(used: Iterable[str]) -> dict[str, Transport | None]:
 # Findings, the causes before their consequences
 
 
-def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[PreflightFinding]:
+def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
     """Yield shared devices and differing versions. nodes: their names in findings, by node rank."""
     yield from _devices(spec, ranks, nodes)
     yield from _versions(spec, ranks, nodes)
 
 
-def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[PreflightFinding]:
+def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
     users = grouped(((rank.host, rank.device.id), k) for k, rank in sorted(ranks.items()) if rank.device)
     shared = [(device, several) for (_, device), several in users.items() if len(several) > 1]
     if shared:
@@ -222,7 +223,7 @@ def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Pref
         yield error(in_short(alike, NAMED, "; "), wanted, advice, hostlist(names), "settings")
 
 
-def _versions(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[PreflightFinding]:
+def _versions(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
     """Yield one finding if not all ranks have the same versions: of the nodes that differ from most."""
     known = {k: rank.versions for k, rank in sorted(ranks.items()) if rank.versions}
     usual = {name: Counter(each.get(name) for each in known.values()).most_common(1)[0][0] for name in SAME if known}
@@ -240,7 +241,7 @@ def _versions(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Pre
         yield error(what, "one version on all nodes", advice, place, "software")
 
 
-def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[PreflightFinding]:
+def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
     """Yield one finding if an all-reduce returned a wrong value anywhere."""
     wrong = [(k, size) for k, rank in sorted(ranks.items()) for size in rank.sizes if size.wrong]
     if not wrong:
@@ -261,7 +262,7 @@ def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterato
 DISABLING = ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
 
 
-def transport_findings(spec: RunSpec, wanted: Transport, used: Sequence[str]) -> Iterator[PreflightFinding]:
+def transport_findings(spec: RunSpec, wanted: Transport, used: Sequence[str]) -> Iterator[Finding]:
     """Yield a finding if NCCL uses another network between nodes than the site promises."""
     if spec.backend != "nccl" or spec.nodes < 2 or wanted == "any":
         return
@@ -283,7 +284,7 @@ def transport_findings(spec: RunSpec, wanted: Transport, used: Sequence[str]) ->
 
 def bandwidth_findings(
     spec: RunSpec, least: float | None, sizes: Sequence[SizeRow], pairs: Sequence[PairRow], nodes: Sequence[str]
-) -> Iterator[PreflightFinding]:
+) -> Iterator[Finding]:
     """Yield which nodes, links or parts of the network are slow; if none is, a bandwidth below the minimum."""
     best = max((row.busbw_gb_per_s for row in sizes), default=None)
     low = least is not None and best is not None and spec.nodes > 1 and best < least
@@ -301,7 +302,7 @@ def bandwidth_findings(
         yield found.replace(severity=severity, measured=measured, wanted=wanted, next=found.next + accept)
 
 
-def _slow(spec: RunSpec, pairs: Sequence[PairRow], nodes: Sequence[str]) -> Iterator[PreflightFinding]:
+def _slow(spec: RunSpec, pairs: Sequence[PairRow], nodes: Sequence[str]) -> Iterator[Finding]:
     """Yield a finding for the nodes, the links and the parts of the network that are slow."""
     number = {name: k for k, name in enumerate(nodes)}
     by_link = {(min(a, b), max(a, b)): pair for pair in pairs for a, b in [[number[name] for name in pair.nodes]]}
@@ -337,7 +338,7 @@ def _slow(spec: RunSpec, pairs: Sequence[PairRow], nodes: Sequence[str]) -> Iter
         yield warning(what, "", advice, kind="network").replace(evidence=between)
 
 
-def untested_pairs(pairs: Sequence[PairRow]) -> Iterator[PreflightFinding]:
+def untested_pairs(pairs: Sequence[PairRow]) -> Iterator[Finding]:
     """Yield a finding if there was no time for some pairs of neighbouring nodes."""
     ring = [pair for pair in pairs if not pair.is_check]
     left = [" and ".join(pair.nodes) for pair in ring if not pair.is_tested]

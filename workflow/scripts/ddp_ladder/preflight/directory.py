@@ -16,6 +16,7 @@ from typing import TypeVar
 from ddp_ladder_instrument.contract import LATE, OVER_PAIRS
 
 from ddp_ladder.common.files import RunDirectory, opened
+from ddp_ladder.common.findings import Finding, PreflightKind
 from ddp_ladder.common.formats import count, grouped, hostlist, rank_numbers, short_list
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.diagnosis.case import words_of_agent
@@ -27,9 +28,7 @@ from ddp_ladder.preflight.collectives import ProbeRank
 from ddp_ladder.preflight.nodes import NodeFacts, node_findings
 from ddp_ladder.preflight.result import (
     SCHEMA_VERSION,
-    Kind,
     NodeRow,
-    PreflightFinding,
     PreflightResult,
     error,
     most_at_once,
@@ -52,12 +51,12 @@ class _Why:
     what: str
     nodes: Sequence[str] = ()
     advice: str = IN_GENERAL  # beside reading the logs
-    kind: Kind | None = None
+    kind: PreflightKind = "cause unknown"
 
 
 def unfinished(
     run: RunFile, nodes: Sequence[str], ranks: Mapping[int, ProbeRank], ends: Sequence[AgentEnd], words: Iterable[Words]
-) -> Iterator[PreflightFinding]:
+) -> Iterator[Finding]:
     """Yield one finding if any rank did not come to the end. nodes: their names in findings, by node rank."""
     world = run.spec.world_size
     missing = [k for k in range(world) if k not in ranks]
@@ -115,7 +114,7 @@ def _why(
         own = [k for k in missing if exits.get(k) == code]
         left = "" if code is None else f", which ended with exit code {code}"
         what = f"no report came from {rank_numbers(own)} on {short_list(hostlist(of(own)))}{left}"
-        return _Why(what, of(own), kind=None if code is None else "software")
+        return _Why(what, of(own), kind="cause unknown" if code is None else "software")
     silent = [rank for rank in behind if not rank.error]
     at = Counter((rank.step, rank.frame) for rank in ranks.values())
     last = min(silent or behind, key=lambda rank: (rank.step, at[rank.step, rank.frame]))
@@ -209,7 +208,7 @@ def assemble_preflight(
     job: ScaleJob,
     times_s: tuple[float, float],
     has_collectives: bool,
-    problem: PreflightFinding | None = None,
+    problem: Finding | None = None,
 ) -> PreflightResult:
     """Build the result. Raises OSError or ValueError for run.json; of other files, missing is a finding.
 
@@ -227,7 +226,7 @@ def assemble_preflight(
     part = min(LOG_BYTES, max(LEAST_LOG_BYTES, ALL_LOGS_BYTES // max(1, len(logs))))
     used = collectives.transports(_head(log, part) for log in logs)
 
-    def findings() -> Iterator[PreflightFinding]:
+    def findings() -> Iterator[Finding]:
         if problem:
             yield problem
             return

@@ -16,6 +16,7 @@ import psutil
 from pydantic import Field
 
 from ddp_ladder.common.files import check_room, file_text, nearest
+from ddp_ladder.common.findings import Finding, PreflightKind
 from ddp_ladder.common.formats import count, grouped, hostlist, in_short, short_list
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.common.model import Model, Several
@@ -24,7 +25,7 @@ from ddp_ladder.node.network import address, interface_towards, is_loopback, nod
 from ddp_ladder.node.software import SetUpError, WrapperTrial, environment, try_wrapper, wrapper_findings
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator, NodeGpu
-from ddp_ladder.preflight.result import Kind, PreflightFinding, error, locate, most_at_once, warning
+from ddp_ladder.preflight.result import error, locate, most_at_once, warning
 from ddp_ladder.records.raw_models import RawFile, RunFile
 from ddp_ladder.settings.terms import Interface, interface_on
 
@@ -285,7 +286,7 @@ TELL = f"{OUT}, and tell the site's support"
 NAMED = 2  # of texts that differ from node to node
 
 
-def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | None]) -> tuple[PreflightFinding, ...]:
+def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | None]) -> tuple[Finding, ...]:
     """Return the findings, errors first. facts: by the nodes' names in findings, in their order; None: it left none."""
     known = {name: fact for name, fact in facts.items() if fact}
     several = len({fact.node for fact in known.values()}) > 1
@@ -307,7 +308,7 @@ _NO_ANSWER = error(
 )
 
 
-def _merged(findings: Iterable[PreflightFinding], nodes: Sequence[str]) -> tuple[PreflightFinding, ...]:
+def _merged(findings: Iterable[Finding], nodes: Sequence[str]) -> tuple[Finding, ...]:
     """Return one finding for each cause, in the order of its first node, with all its nodes.
 
     What asks for the same and advises the same has one cause, also if each node has figures and names of its own in it.
@@ -316,7 +317,7 @@ def _merged(findings: Iterable[PreflightFinding], nodes: Sequence[str]) -> tuple
     return tuple(_of_all(alike, nodes) for alike in causes.values())
 
 
-def _of_all(alike: Sequence[PreflightFinding], nodes: Sequence[str]) -> PreflightFinding:
+def _of_all(alike: Sequence[Finding], nodes: Sequence[str]) -> Finding:
     first, names = alike[0], [*dict.fromkeys(found.place for found in alike if found.place)]
     texts = grouped((found.measured, found.place) for found in alike)
     each = [f"{text} ({short_list(hostlist(where))})" for text, where in texts.items()]
@@ -324,11 +325,11 @@ def _of_all(alike: Sequence[PreflightFinding], nodes: Sequence[str]) -> Prefligh
         place=hostlist(names),
         measured=first.measured if len(texts) == 1 else in_short(each, NAMED, "; "),
         next=first.next.replace(OUT, leave_out(*names) if len(names) < len(nodes) else "ask for other nodes"),
-        kind=first.kind if first.kind != "node" or len(names) <= most_at_once(len(nodes)) else None,
+        kind=first.kind if first.kind != "node" or len(names) <= most_at_once(len(nodes)) else "cause unknown",
     )
 
 
-def _network(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[PreflightFinding]:
+def _network(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Yield interfaces that cannot be used, and what keeps nodes from the head, unless the head explains it."""
     head = next((fact for fact in facts.values() if fact.node_rank == 0), None)
     explained = head is None
@@ -352,7 +353,7 @@ def _network(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Prefligh
         yield from _unreached(facts, next(iter(facts)), reached)
 
 
-def _unreached(facts: Mapping[str, NodeFacts], head: str, reached: Mapping[str, bool]) -> Iterator[PreflightFinding]:
+def _unreached(facts: Mapping[str, NodeFacts], head: str, reached: Mapping[str, bool]) -> Iterator[Finding]:
     """Yield the nodes whose own link is broken, or else what the network is cut into. reached: the head, by node."""
     names = [head, *reached]
     found = locate({(0, k): works for k, works in enumerate(reached.values(), start=1)})
@@ -379,18 +380,18 @@ def _unreached(facts: Mapping[str, NodeFacts], head: str, reached: Mapping[str, 
             yield error(what, wanted, f"{OUT}, and report its link to your site; else {advice}", name, "node")
 
 
-def _without_directory(facts: Mapping[str, NodeFacts]) -> Iterator[PreflightFinding]:
+def _without_directory(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Yield the nodes that do not see the job's file. It is the node's fault only if others than the head see it."""
     is_shared = any(fact.marker_seen for fact in facts.values() if fact.node_rank > 0)
     for name, fact in facts.items():
         if not fact.marker_seen:
             advice = "set results in config.yaml to a directory on the shared file system"
             what = f"it does not see the job's file in {fact.run_directory.path}"
-            kind: Kind = "node" if is_shared else "settings"
+            kind: PreflightKind = "node" if is_shared else "settings"
             yield error(what, "a directory that all nodes share", advice, name, kind)
 
 
-def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head: str) -> Iterator[PreflightFinding]:
+def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head: str) -> Iterator[Finding]:
     if several:
         yield from _host_names(fact, head)
     if ACCELERATORS[spec.device].is_gpu:
@@ -404,11 +405,10 @@ def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head:
         yield (error if fact.in_slurm else warning)(what, wanted, advice, kind="settings")
     yield from _directories(spec, fact)
     for trial in fact.wrappers:
-        for found in wrapper_findings(trial):
-            yield PreflightFinding(**dict(found), kind="software")
+        yield from wrapper_findings(trial)
 
 
-def _host_names(fact: NodeFacts, head: str) -> Iterator[PreflightFinding]:
+def _host_names(fact: NodeFacts, head: str) -> Iterator[Finding]:
     wanted = "the node's address on a network that all nodes share"
     if fact.head_addresses is not None and all(map(is_loopback, fact.head_addresses)):
         what = f"resolves {head} to {fact.head_addresses[0]}" if fact.head_addresses else f"does not resolve {head}"
@@ -419,7 +419,7 @@ def _host_names(fact: NodeFacts, head: str) -> Iterator[PreflightFinding]:
         yield error(f"the host name {fact.host} resolves to {loopback}", wanted, advice, kind="node")
 
 
-def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[PreflightFinding]:
+def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
     gpus, accelerator = fact.gpus, ACCELERATORS[spec.device]
     if gpus is None or gpus.error is not None:
         what = f"{accelerator.program}: {gpus and gpus.error}"
@@ -445,14 +445,14 @@ def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[PreflightFinding]:
             )
 
 
-def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[PreflightFinding]:
+def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
     memory, disk = fact.shared_memory, fact.run_directory
     mount = "it is a mount option of the node, or of the container (software.container.args): --shm-size, size="
     yield from _room(memory, mount, LITTLE_ROOM if ACCELERATORS[spec.device].is_gpu else 0)
     yield from _room(disk, f"free some space: df -h {disk.path}; see your quota there", LITTLE_ROOM)
 
 
-def _room(directory: DirectoryFacts, advice: str, least: int) -> Iterator[PreflightFinding]:
+def _room(directory: DirectoryFacts, advice: str, least: int) -> Iterator[Finding]:
     if directory.error is not None:
         what = f"{directory.path} cannot be written: {directory.error}"
         yield error(what, "a directory that this job may write", advice, kind="node")
@@ -460,7 +460,7 @@ def _room(directory: DirectoryFacts, advice: str, least: int) -> Iterator[Prefli
         yield warning(f"{directory.path} has {directory.free_bytes // MIB} MB free", f"{least // MIB} MB", advice)
 
 
-def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[PreflightFinding]:
+def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Compare GPUs and their driver between the nodes."""
     accelerator = ACCELERATORS[spec.device]
     seen = {name: fact.gpus.visible(accelerator) for name, fact in facts.items() if fact.gpus}

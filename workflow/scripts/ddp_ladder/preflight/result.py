@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.findings import Finding, PreflightKind, deciding
 from ddp_ladder.common.formats import DASH, duration, grouped, hostlist, in_short, significant
-from ddp_ladder.common.messages import Finding
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version1
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.records.raw_models import Job
@@ -114,30 +114,16 @@ PREFLIGHT_FAILED = "the preflight failed"
 Bandwidth = Annotated[float, Field(ge=0, description="GB/s (1e9 bytes), as nccl-tests defines it.")]
 
 
-Kind = Literal["node", "link", "network", "software", "settings"]
+def error(
+    measured: str, wanted: str, next_step: str, place: str = "", kind: PreflightKind = "cause unknown"
+) -> Finding:
+    """Return a finding that keeps the scale's runs from starting. place: its nodes in Slurm's short form, or empty."""
+    return Finding(severity="error", place=place, measured=measured, wanted=wanted, next=next_step, kind=kind)
 
 
-class PreflightFinding(Finding):
-    """Something that a preflight has found; its place is all its nodes in Slurm's short form, or empty."""
-
-    kind: Kind | None = Field(
-        default=None,
-        description="What is at fault: these nodes themselves; the link between these two; the network between groups "
-        "of nodes; the training's software; a setting. Null: it is not known.",
-    )
-
-    @property
-    def is_hardware(self) -> bool:
-        """Return True if other nodes in the place of these help."""
-        return self.kind in ("node", "link") and self.place != ""
-
-
-def error(measured: str, wanted: str, next_step: str, place: str = "", kind: Kind | None = None) -> PreflightFinding:
-    """Return a finding that keeps the scale's runs from starting."""
-    return PreflightFinding(severity="error", place=place, measured=measured, wanted=wanted, next=next_step, kind=kind)
-
-
-def warning(measured: str, wanted: str, next_step: str, place: str = "", kind: Kind | None = None) -> PreflightFinding:
+def warning(
+    measured: str, wanted: str, next_step: str, place: str = "", kind: PreflightKind = "cause unknown"
+) -> Finding:
     """Return a finding that does not."""
     return error(measured, wanted, next_step, place, kind).replace(severity="warning")
 
@@ -194,15 +180,15 @@ class PreflightResult(Model):
     pairs: Several[PairRow]
     alpha_s: Duration | None = Field(description="An all-reduce of n bytes takes alpha_s + beta_s_per_byte * n.")
     beta_s_per_byte: Annotated[float, Field(ge=0)] | None
-    findings: Several[PreflightFinding]
+    findings: Several[Finding]
     matrix_tflop_per_s: Mapping[str, float] = Field(
         default={}, description="A rank's rate at products of large matrices, by precision: median over ranks."
     )
 
     @property
-    def failure(self) -> PreflightFinding | None:
+    def failure(self) -> Finding | None:
         """Return the first finding that keeps the runs from starting."""
-        return next((finding for finding in self.findings if finding.severity == "error"), None)
+        return deciding(self.findings)
 
     @property
     def busbw_gb_per_s(self) -> float | None:
@@ -298,7 +284,7 @@ class BadNode(Model):
     scale: Name
     job: Name
     at: Name = Field(description="UTC.")
-    findings: Several[PreflightFinding]
+    findings: Several[Finding]
 
     @property
     def in_words(self) -> str:
@@ -327,6 +313,11 @@ def bad_nodes(results: Path) -> tuple[BadNode, ...]:
         return ()
 
 
+def is_of_hardware(finding: Finding) -> bool:
+    """Return True if other nodes in the place of these help."""
+    return finding.kind in ("node", "link") and finding.place != ""
+
+
 def found_bad(results: Path, job: ScaleJob, job_id: str, nodes: str) -> BadNode | None:
     """Return the broken nodes that alone keep this job's runs from starting.
 
@@ -340,7 +331,7 @@ def found_bad(results: Path, job: ScaleJob, job_id: str, nodes: str) -> BadNode 
         return None
     errors = tuple(finding for finding in result.findings if finding.severity == "error")
     bad = dict.fromkeys(name for finding in errors for name in host_names(finding.place))
-    if not errors or not all(finding.is_hardware for finding in errors) or job.slurm.nodelist:
+    if not errors or not all(is_of_hardware(finding) for finding in errors) or job.slurm.nodelist:
         return None
     if job.scale.nodes < 2 or len(bad) > most_at_once(job.scale.nodes) or not {*bad} <= {*host_names(nodes)}:
         return None

@@ -388,13 +388,13 @@ def _doubt(record: Record, end: End) -> Failure | None:
     if not all(rank.parameters for rank in ranks):
         unknown = (*unknown, "equal parameters")
     bad = next(
-        (each for each in record.checks if not each.ok and each.name in CLOSED and each.name not in unknown), None
+        (each for each in record.checks if not each.ok and each.kind in CLOSED and each.kind not in unknown), None
     )
     if bad is None:
         return None
     if record.failure is not None and record.failure.kind is None:
         return record.failure
-    return Failure(verdict=bad.name, why=f"{bad.measured}, wanted {bad.wanted}", next="correct the script")
+    return Failure(verdict=bad.kind, why=f"{bad.measured}, wanted {bad.wanted}", next="correct the script")
 
 
 def end_of(record: Record, raw: RawRun | None) -> End:

@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 from ddp_ladder.assembly.assemble import record_of
 from ddp_ladder.common.files import file_text, read_bytes, read_json, sha256, write_json
+from ddp_ladder.common.findings import Finding, Severity
 from ddp_ladder.common.formats import count, rank_numbers, significant
-from ddp_ladder.common.messages import Finding, Problem, Severity, UserError
+from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Several, Version2
 from ddp_ladder.ledger.resumption import GOOD, Kind, Resumption, resumptions
 from ddp_ladder.measuring.fingerprint import changes
@@ -303,7 +304,7 @@ def _end_finding(start: Start) -> Finding:
         when = ", before its first step" if start.is_warned_early else ""
         nobody, ignored = "no rank had a handler of SIGUSR1 when it came", "it got SIGUSR1, and did not end"
         ended = f"by its time limit; {nobody if start.warned == 0 else ignored}{when}"
-    return Finding(severity=severity, place=start.name, measured=f"ended after {steps}, {ended}")
+    return Finding(kind="start", severity=severity, place=start.name, measured=f"ended after {steps}, {ended}")
 
 
 def _state_findings(ranks: Mapping[int, Resumption]) -> list[Finding]:
@@ -311,7 +312,10 @@ def _state_findings(ranks: Mapping[int, Resumption]) -> list[Finding]:
     shown: dict[Kind, int] = {}
     for rank, found in ranks.items():
         shown.setdefault(found.kind, rank)
-    return [Finding(severity="note", place=f"rank {rank}", measured=_states(ranks[rank])) for rank in shown.values()]
+    return [
+        Finding(kind="state", severity="note", place=f"rank {rank}", measured=_states(ranks[rank]))
+        for rank in shown.values()
+    ]
 
 
 def _states(found: Resumption) -> str:
@@ -332,7 +336,7 @@ def _loss_finding(first: Start, second: Start) -> list[Finding]:
     values = f"{begin:g} at the begin of the first start, {first.losses[-1][1]:g} at its end"
     again = next((value for other, value in second.losses if other == name), None)
     then = "none in the second" if again is None else f"{again:g} at the begin of the second"
-    return [Finding(severity="note", place="train.log", measured=f"{name} printed: {values}, {then}")]
+    return [Finding(kind="loss", severity="note", place="train.log", measured=f"{name} printed: {values}, {then}")]
 
 
 FILE = "rehearsal.json"

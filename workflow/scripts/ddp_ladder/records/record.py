@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_atomically
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version2
+from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version3
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
@@ -29,7 +30,7 @@ from ddp_ladder.records.raw_models import (
 
 Rate = Annotated[float, Field(ge=0)]  # samples per second; 0 if the loop drew no batch (the run has failed)
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Statistic = Literal["median of blocks", "samples / time"]
 MEDIAN_OF_BLOCKS: Statistic = "median of blocks"
@@ -45,8 +46,6 @@ SOURCE_IN_WORDS: Mapping[Source, str] = {
     "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
 }
 """The sources of a throughput, from the strongest to the weakest."""
-DOUBTFUL_COUNT = "doubtful count"  # the name of a remark on it
-UNDIVIDED = "undivided data"  # the name of a remark: every rank may train on all of the data
 
 
 class Head(Model):
@@ -124,23 +123,6 @@ class Timing(Model):
     wall_s: Duration
 
 
-class Check(Model):
-    """One sanity check of one run."""
-
-    name: Name
-    ok: bool
-    measured: str
-    wanted: str
-
-
-class Remark(Model):
-    """A fact that a reader of the figures should know, and that does not close a gate."""
-
-    name: Name
-    what: Name
-    next: str
-
-
 class Evidence(Model):
     """A line that a process of the run printed, verbatim; a long one is cut."""
 
@@ -176,10 +158,6 @@ LEFT_OUT: tuple[LeftOut, ...] = get_args(LeftOut)
 """Why a run was not started."""
 CUT_SHORT: tuple[CutShort, ...] = get_args(CutShort)
 """Ends that do not show whether the script can run."""
-_KIND_OF_VERDICT: Mapping[str, FailureKind] = {
-    "time limit": "time limit",
-    "stopped by a signal, saved its state": "saved state",
-}
 
 
 class Failure(Model):
@@ -245,9 +223,9 @@ class Record(Model):
     throughput: Throughput | None  # None if no step was measured
     timing: Timing | None  # None if no step was measured
     fingerprint: Fingerprint
-    checks: Several[Check]  # sanity checks of this run
+    checks: Several[Finding]  # sanity checks of this run
     failure: Failure | None  # None for a good run
-    remarks: Several[Remark]
+    remarks: Several[Finding]  # what a reader of the figures should know, although it may be intended
     step: StepParts | None = None  # None if the ranks did not time the same steps
     files: Mapping[str, Sha256 | Literal[""]] = {}  # of the raw files, by path below the run; empty: unreadable
     flops: Flops | None = None  # at the first scale; None if they were not to be counted
@@ -256,7 +234,7 @@ class Record(Model):
     saves: Saves | None = None  # None if they are not known of every rank
     witness: Witnessed | None = None  # None: it can have none, or an earlier version made the run
     owners_s: Mapping[str, Duration] = {}  # of the slowest rank's seconds; empty if the ends of steps are not known
-    schema_version: Version2
+    schema_version: Version3
 
     @property
     def memory(self) -> Memory | None:
@@ -268,18 +246,9 @@ def read_record(path: Path) -> Record:
     """Read record.json. Raises OSError or ValueError naming the file."""
     data = read_json(path)
     try:
-        if data["failure"] and "kind" not in data["failure"]:
-            data["failure"]["kind"] = _kind_by_texts(data["failure"])
         return Record.from_json(data)
-    except (ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: not a record of version {SCHEMA_VERSION}: {error}") from None
-
-
-def _kind_by_texts(failure: Mapping[str, Any]) -> FailureKind | None:
-    """Return the kind of a failure in a record that was made before there were kinds; None if it is not known."""
-    if failure["why"].startswith("the preflight failed: "):
-        return "preflight failed"
-    return _KIND_OF_VERDICT.get(failure["verdict"])
 
 
 def write_record(path: Path, record: Record) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 
 from ddp_ladder.common.files import SCRIPTS, filesystem, is_shared, nearest, write_json
+from ddp_ladder.common.findings import Severity
 from ddp_ladder.common.formats import signal_of
-from ddp_ladder.common.messages import Problem, Severity, UserError, notify
+from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.launch import Places, is_module, python_command, python_path, training_environment
 from ddp_ladder.node.software import WITHIN_S, SetUpError, container_binds, environment

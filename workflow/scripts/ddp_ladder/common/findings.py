@@ -1,0 +1,82 @@
+"""A finding: what was examined, what was measured, what was wanted, and what to do.
+
+Whoever examines something makes one. The two other forms are ``records.record.Failure``, for what ended, and
+``messages.Problem``, for a mistake in settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeVar
+
+from pydantic import Field
+
+from ddp_ladder.common.formats import short_list
+from ddp_ladder.common.model import Model, Several
+
+Severity = Literal["note", "warning", "error"]
+CheckKind = Literal[
+    "complete", "exit codes", "hooks", "world size", "placement", "ranks agree", "evidence", "backend", "whole log",
+    "throughput printed", "enough steps", "samples seen", "global batch", "distinct devices", "disjoint data", "finite",
+    "equal parameters", "equal steps", "order of samples",
+]  # fmt: skip
+"""Of a run: a run with a failed check is a failed run."""
+RemarkKind = Literal[
+    "fingerprint", "slow settings", "wrapper", "pipeline", "log", "profile", "flops", "untrained batches",
+    "doubtful count", "witness", "batch", "dataset", "disjoint data", "undivided data", "end", "one rank alone",
+    "uneven inputs", "unexplained", "whole loop",
+]  # fmt: skip
+"""Of a run: worth knowing, although it may be intended."""
+UsageKind = Literal[
+    "other processes", "too many threads", "GPU idle", "GPU throttled", "CPUs full", "slow node", "network full",
+]  # fmt: skip
+"""What is wrong with what a run used of its nodes."""
+PreflightKind = Literal["node", "link", "network", "software", "settings", "cause unknown"]
+"""What is at fault: these nodes themselves; the link between these two; the network between groups of nodes; ..."""
+DoctorKind = Literal[
+    "ddp-ladder", "Python", "snakemake", "executor-plugin-slurm", "settings", "all else", "experiment", "site",
+    "results", "disk space", "shared directory", "workload", "data", "environment", "training Python", "torch",
+    "wrapper", "container engine", "container image", "variables", "interface", "launcher", "controller", "nodes",
+    "architecture", "jobs", "QoS", "start",
+]  # fmt: skip
+RehearsalKind = Literal["start", "state", "loss"]
+Kind = Literal[CheckKind, RemarkKind, UsageKind, PreflightKind, DoctorKind, RehearsalKind, "gate"]
+
+
+class Finding(Model):
+    """One thing that was examined."""
+
+    kind: Kind = Field(description="What was examined.")
+    severity: Severity = Field(
+        description="An error fails a run, stops a scale or closes a gate. A warning and a note do not."
+    )
+    place: str = Field(
+        default="", description="A node, a GPU, a rank, a scale, or a file and key; empty if it has none of its own."
+    )
+    measured: str
+    wanted: str = ""
+    evidence: Several[str] = ()
+    next: str = Field(default="", description="What to do; empty if there is nothing to do.")
+    uncertain: bool = Field(default=False, description="Further repeats may show otherwise.")
+
+    @property
+    def ok(self) -> bool:
+        return self.severity != "error"
+
+    @property
+    def in_words(self) -> str:
+        """Return what was measured, with the place in front unless it is named already."""
+        return self.measured if self.measured.startswith(self.place) else f"{short_list(self.place)}: {self.measured}"
+
+
+OneFinding = TypeVar("OneFinding", bound=Finding)
+
+
+def deciding(findings: Iterable[OneFinding]) -> OneFinding | None:
+    """Return the finding that decides: the first error; None if there is none. Who examines puts causes first."""
+    return next((finding for finding in findings if not finding.ok), None)
+
+
+def remark(kind: RemarkKind, measured: str, next_step: str) -> Finding:
+    """Return a fact that a reader of a run's figures should know, and that closes no gate."""
+    return Finding(kind=kind, severity="warning", measured=measured, next=next_step)
