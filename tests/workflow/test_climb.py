@@ -9,6 +9,8 @@ import yaml
 from project_copy import NO_TORCH, ONE_STAGE, SNAKEMAKES_REPORT, Checkout, last_box
 
 ALL = ("--cores", "all")
+# Keeps what it is told in a file.
+TOLD = "import pathlib, sys; pathlib.Path('told').open('a').write(f'{sys.argv[1]}\\n{sys.stdin.read()}\\n---\\n')"
 
 
 def test_closed_gate_leaves_nothing_of_the_next_stage(checkout: Checkout) -> None:
@@ -16,6 +18,7 @@ def test_closed_gate_leaves_nothing_of_the_next_stage(checkout: Checkout) -> Non
     config = yaml.safe_load((checkout.path / "config/config.yaml").read_text())
     gate = config["stages"]["stage2"]["gate"]
     gate["min_samples_per_s"] = 10**12
+    config["notify"] = {"command": ["python", "-c", TOLD, "{subject}"]}
     (checkout.path / "config/config.yaml").write_text(yaml.safe_dump(config))
     climbed = checkout.snakemake("--profile", "profiles/local")
     assert climbed.returncode == 1
@@ -35,12 +38,23 @@ def test_closed_gate_leaves_nothing_of_the_next_stage(checkout: Checkout) -> Non
     assert re.search(r"^log +\.snakemake/log/\S+\.log$", climbed.stdout, re.MULTILINE)
     assert "Stopped at the gate of stage 2" in (checkout.results / "report/index.html").read_text()
 
+    first, closed, end = (checkout.path / "told").read_text().split("\n---\n")[:-1]
+    assert first.startswith("ddp-ladder results: gate stage1: open")
+    assert closed.startswith("ddp-ladder results: gate stage2: CLOSED, ")
+    assert "stages.stage2.gate.min_samples_per_s" in closed
+    assert end.startswith("ddp-ladder results: the climb has stopped\n")
+    assert f"report   {checkout.results}/report/index.html" in end.replace(
+        "report   results", f"report   {checkout.results}"
+    )
+
     # The threshold is the only thing in the way: lowering it judges again, and measures nothing again.
     before = checkout.run_times()
     del gate["min_samples_per_s"]
+    config["notify"] = {"command": ["sh", "-c", "echo no server >&2; exit 3"]}
     (checkout.path / "config/config.yaml").write_text(yaml.safe_dump(config))
     climbed = checkout.snakemake("stage3", *ALL)
     assert climbed.returncode == 0, climbed.stdout
+    assert climbed.stdout.count("notify.command (sh) failed, and nothing was told: exit code 3: no server") == 1
     after = checkout.run_times()
     assert {run for run in after if after[run] != before.get(run)} == {"default/weak/2x1/r1"}
     assert not (checkout.results / "gates/stage2.closed.json").exists()

@@ -55,7 +55,8 @@ def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_traini
     uninterrupted = [*torchrun, "whole.py", ".", "3"]
     subprocess.run(uninterrupted, cwd=checkout.path, env=environment(), check=True, stdout=subprocess.DEVNULL)
     production = {"scale": "1x2", "args": ["{run_dir}", "3"], "runtime": 10, "up_to_hours": 2.0}
-    checkout.configure(production={**production, "unproven": True, "unrehearsed": True})
+    told = {"command": ["sh", "-c", 'echo "$0" >>told', "{subject}"]}
+    checkout.configure(production={**production, "unproven": True, "unrehearsed": True}, notify=told)
     (checkout.path / "loop.py").write_text(CUTS + script)
     (checkout.path / "how").write_text("signal wait")
     without = checkout.snakemake("final_report")
@@ -85,15 +86,17 @@ def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_traini
     links = json.loads((checkout.results / "production/links.json").read_text())["links"]
     assert [link["end"] for link in links] == ["saved", "failed", "complete"]
     assert [link["steps"] for link in links][::2] == [20, 3 * 64 - 64]
-    ends = torch.load(checkout.results / "production/runs/default/weak/1x2/r1/state.pt")
+    reached = torch.load(checkout.results / "production/runs/default/weak/1x2/r1/state.pt")
     wanted = torch.load(checkout.path / "state.pt")
-    assert ends["done"] == wanted["done"] == 3 * 64
+    assert reached["done"] == wanted["done"] == 3 * 64
     for name, parameter in wanted["model"].items():
-        assert torch.equal(ends["model"][name], parameter), name
+        assert torch.equal(reached["model"][name], parameter), name
     done = checkout.snakemake("final_report")
     assert done.returncode == 0, done.stdout
     assert "The training is complete: 3 links used " in done.stdout, done.stdout
     check_final_report(checkout.results / "production")
+    ends = (checkout.path / "told").read_text().splitlines()
+    assert [line.rpartition("production: ")[2] for line in ends] == ["stopped as asked", "the training is complete"]
 
 
 def check_final_report(chain: Path) -> None:

@@ -41,6 +41,7 @@ from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.ladder import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
+from ddp_ladder.climb.notices import GateNotices, Notices
 from ddp_ladder.climb.production import production_text
 from ddp_ladder.production.plan import rehearsal_text
 from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_terminal, notify, stop
@@ -178,9 +179,20 @@ def print_summary(log=""):
 
 
 def print_why_it_stopped(log):
-    """Print the boxes of a start that failed."""
-    for box in boxes(failed_jobs.jobs, Path(ladder.results), log, ended_by(), of_chain=is_for("production")):
+    """Print the boxes of a start that failed, and return them."""
+    shown = [*boxes(failed_jobs.jobs, Path(ladder.results), log, ended_by(), of_chain=is_for("production"))]
+    for box in shown:
         print(f"\n{box}", flush=True)
+    return shown
+
+
+def tell_end(subject, *more):
+    """Tell that a climb is over, with its summary and more texts."""
+    plan, report_script = Path(ladder.results, "plan.json"), script("report.py")
+    gate_notices.look()
+    if notices.wants("end") and plan.exists():
+        summary = shell("python {report_script:q} --summary --plan {plan:q}", read=True)
+        notices.tell("end", subject, "\n\n".join([summary, *more]))
 
 
 def judge_partial_results():
@@ -210,7 +222,9 @@ try:
         check_room(Path(".snakemake"))
         if rule_name("doctor") not in sys.argv:  # which reports it itself
             check_room(Path(ladder.results))
-    patch_execution(workflow, ladder, rule_name, is_module)
+    notices = Notices(ladder.settings.experiment.notify, ladder.results)
+    gate_notices = GateNotices(notices, Path(ladder.results, "gates"), ladder.plan.stages)
+    patch_execution(workflow, ladder, gate_notices, rule_name, is_module)
 except NotWritten as error:
     stop(error.problem)
 except UserError as error:

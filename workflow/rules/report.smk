@@ -108,6 +108,7 @@ WITHOUT_SUMMARY = (
 onsuccess:
     if not is_for(*WITHOUT_SUMMARY):
         print_summary()
+        tell_end("the climb has ended")
 
 
 onerror:
@@ -117,4 +118,6 @@ onerror:
         if ladder.has_room:
             judge_partial_results()
         print_summary(snakemakes_log)
-    print_why_it_stopped(snakemakes_log)
+    why = print_why_it_stopped(snakemakes_log)
+    if not is_for(*WITHOUT_SUMMARY):
+        tell_end("the climb has stopped", *why)

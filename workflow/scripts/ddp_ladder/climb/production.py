@@ -14,8 +14,9 @@ from shlex import join
 
 from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob, submission
 from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.notices import Notices, of_slow_links
 from ddp_ladder.climb.start import require_admission
-from ddp_ladder.common.files import SCRIPTS, make_directory, shown_path, write_json
+from ddp_ladder.common.files import SCRIPTS, RunDirectory, make_directory, shown_path, write_json
 from ddp_ladder.common.formats import count, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, notify
 from ddp_ladder.common.process import Interrupted, adopt_orphans, end_descendants
@@ -170,6 +171,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
     plan, chain = production.plan, production.chain
     rehearsals.rehearsed(directory.parent, production.job.runs[0], settings)
     raise_on_signals()
+    notices, run = _notices(production, settings, directory)
     with held(Lock.of_chain(directory), START, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm)
         write_chain(directory, chain)
@@ -183,7 +185,8 @@ def run_production(production: Production, settings: Settings, directory: Path, 
                 job, step = _following(production, directory, links, since)
                 if way.alive() is None and step.kind != "go on":
                     break
-                stopped = way.run(job)
+                with of_slow_links(notices, run, PRODUCTION):
+                    stopped = way.run(job)
                 links = _links_so_far(directory, plan)
                 if leaves_out_bad_node(directory, production.job, links, way.nodes):
                     since = len(links)
@@ -194,7 +197,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
         except Interrupted as interrupted:
             notify(f"{PRODUCTION}: {interrupted}: {way.interrupted()}")
             return 128 + interrupted.signum
-    return _over(step, production, links)
+    return _over(step, production, links, notices)
 
 
 def run_own_link(production: Production, settings: Settings, directory: Path, script: Path, since: int | None) -> int:
@@ -206,6 +209,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
     plan, chain, job_id = production.plan, production.chain, os.environ["SLURM_JOB_ID"]
     rehearsals.rehearsed(directory.parent, production.job.runs[0], settings)
     raise_on_signals()
+    notices, run = _notices(production, settings, directory)
     with held(Lock.of_chain(directory), job_id, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm=False)
         write_chain(directory, chain)
@@ -219,10 +223,11 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         job, step = _following(production, directory, links, since)
         if step.kind != "go on":
             jobs.withdraw(directory, job_id)
-            return _over(step, production, links)
+            return _over(step, production, links, notices)
         following = _submit_next(script, job_id, since, production.job, directory)
         try:
-            stopped = way.run(job)
+            with of_slow_links(notices, run, PRODUCTION):
+                stopped = way.run(job)
         except Interrupted as interrupted:
             notify(f"{PRODUCTION}: {interrupted}; {_follows(following, script)}")
             return 128 + interrupted.signum
@@ -238,7 +243,13 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
         _cancel_next(following, directory)
-        return _over(step if step.kind != "go on" or stopped is None else stopped, production, links)
+        return _over(step if step.kind != "go on" or stopped is None else stopped, production, links, notices)
+
+
+def _notices(production: Production, settings: Settings, directory: Path) -> tuple[Notices, RunDirectory]:
+    """Return what is told of a chain, and the directory of its run."""
+    notices = Notices(settings.experiment.notify, settings.experiment.results)
+    return notices, RunDirectory(directory / "runs" / production.job.runs[0].name)
 
 
 def _following(production: Production, directory: Path, links: Sequence[Link], since: int) -> tuple[ScaleJob, Step]:
@@ -319,10 +330,14 @@ def _links_so_far(
     return links
 
 
-def _over(step: Step, production: Production, links: Sequence[Link]) -> int:
-    """Show why the chain is over; return the exit code."""
+def _over(step: Step, production: Production, links: Sequence[Link], notices: Notices) -> int:
+    """Show why the chain is over, and tell it; return the exit code."""
     used = f"{hours_of(production.chain, links, production.job)}, {count(len(links), 'link')}"
-    _show(verdict=step.verdict, why=step.why, used=used, next=step.next)
+    rows = {"verdict": step.verdict, "why": step.why, "used": used, "next": step.next}
+    _show(**rows)
+    notices.tell(
+        "end", f"{PRODUCTION}: {step.verdict}", "\n".join(f"{name}: {text}" for name, text in rows.items() if text)
+    )
     return 0 if step.kind == "complete" else 1
 
 

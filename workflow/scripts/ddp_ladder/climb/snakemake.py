@@ -28,6 +28,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from ddp_ladder.climb.executor import RULES, ladder_executor
 from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.notices import GateNotices
 from ddp_ladder.climb.start import FailedJob, no_such_target, not_repeated, require_every_job_over
 from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_printed, put_this_python_first
 from ddp_ladder.common.formats import in_short
@@ -54,15 +55,18 @@ def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
     return failed_jobs
 
 
-def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], str], is_module: bool) -> None:
+def patch_execution(
+    workflow: Any, ladder: Ladder, gates: GateNotices, rule_name: Callable[[str], str], is_module: bool
+) -> None:
     """Replace the Slurm executor and, unless another workflow uses this one as a module, Snakemake's lock.
 
-    rule_name: the name of a rule in the workflow that uses it.
+    gates: what looks after each job. rule_name: the name of a rule in the workflow that uses it.
     """
     slurm = ExecutorPluginRegistry().get_plugin("slurm")
     slurm.executor = ladder_executor(SlurmExecutor, ladder, {rule_name(name): name for name in RULES})
     if workflow.is_main_process and not is_module:
         check_requests(workflow, ladder)
+        filter_terminal(AfterEachJob(gates.look))
 
 
 # The terminal: the ladder's progress and the plan of a dry run replace Snakemake's scheduling messages, and the box at
@@ -150,6 +154,19 @@ class FailedJobs(logging.Filter):
         if ended_by() is None:
             message = "" if exit_code is not None else record.rule_msg
             self._by_id[record.jobid] = FailedJob(record.rule_name, next(iter(record.log), ""), exit_code, message)
+        return True
+
+
+class AfterEachJob(logging.Filter):
+    """No filter: it is called after each job, and shows all."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__()
+        self._call = call
+
+    def filter(self, record: Any) -> bool:
+        if getattr(record, "event", None) in (LogEvent.JOB_FINISHED, LogEvent.JOB_ERROR):
+            self._call()
         return True
 
 

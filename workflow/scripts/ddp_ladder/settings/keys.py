@@ -483,6 +483,18 @@ class Production(KeySection):
     """Slurm options of these jobs, which override cluster.yaml's; left out or null keeps them. extra is appended."""
 
 
+Notice = Literal["gate", "end", "slower"]
+
+
+class Notify(KeySection):
+    """A command that tells you what you wait for. It runs where Snakemake does, and delays nothing."""
+
+    command: types.Arguments | None = Field(default=None, examples=[["mail", "-s", "{subject}", "me@site.org"]])
+    """Program and arguments; {subject} is one line on what happened, and standard input has the text. null: none."""
+    at: Annotated[Several[Notice], Field(min_length=1), DIFFERENT] = ("gate", "end", "slower")
+    """gate: a gate was judged. end: a climb or a chain ended, and why. slower: a link is slower than promised."""
+
+
 def _with_default(variants: dict[str, Variant]) -> dict[str, Variant]:
     if terms.REFERENCE_VARIANT not in variants:
         raise refused("the variant that the gates judge is missing", "add default: {} under variants")
@@ -568,6 +580,7 @@ class Experiment(SettingsFile, title="The experiment"):
     """Named sets of overrides that are measured side by side; the gates judge "default"."""
     preflight: Preflight = Field(default_factory=Preflight, examples=[{"enabled": False}])
     production: Production = Field(default_factory=Production, examples=[{"up_to_hours": 2000}])
+    notify: Notify = Field(default_factory=Notify, examples=[{"at": ["end"]}])
 
     @property
     def ladder(self) -> tuple[Stage, ...]:
