@@ -260,10 +260,13 @@ def write_loop(
 ) -> float:
     """Write a rank's steps with their ends, and its end record; return when the rank ends, by the job's clock.
 
-    pauses: before which step, counted from 1, in no step, which kind (validation, save, eval mode, epoch, nothing) and
-    how long. offset_s: of the clock of the rank's host. end_s: from the last step to the rank's end. end: other fields.
+    pauses: before which step, counted from 1, in no step, which kind (validation, save, rest, eval mode, epoch,
+    nothing) and how long. offset_s: of the clock of the rank's host. end_s: from the last step to the rank's end.
+    end: other fields.
     """
-    phases: dict[str, Any] = {name: [] for name in ("epoch_steps", "validations_s", "without_a_pass_s", "saves_s")}
+    phases: dict[str, Any] = {
+        name: [] for name in ("epoch_steps", "validations_s", "without_a_pass_s", "saves_s", "rests_s")
+    }
     rows, now_s = [], LOOP_AT_S - steps_s[0] + offset_s
     begun_s = now_s + steps_s[0]
     (_, samples, *_), *_ = read_steps(directory, rank)
@@ -272,7 +275,7 @@ def write_loop(
         span = (now_s, now_s + pause_s)
         if kind == "epoch":
             phases["epoch_steps"].append(k)
-        for name in {"validation": ["validations_s"], "save": ["saves_s"]}.get(kind, []):
+        for name in {"validation": ["validations_s"], "save": ["saves_s"], "rest": ["rests_s"]}.get(kind, []):
             phases[name].append(span)
         if kind == "eval mode":
             phases["validations_s"].append(span)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from ddp_ladder.measuring.owners import SAVING, VALIDATION
+from ddp_ladder.measuring.owners import BESIDE, SAVING, VALIDATION
+from ddp_ladder.measuring.pauses import ELSE
 from ddp_ladder.records.record import Record
 from one_run import Here
 
@@ -39,12 +40,20 @@ def validate():
     model.train()
 
 
+@torch.no_grad()
+def sample():
+    time.sleep({PAUSE_S})
+    model.module(torch.randn(8, 16))
+
+
 def pause():
     if kind == "validate" and rank == 0 or kind == "all in eval mode":
         validate()
     if kind == "save" and rank == 0:
         torch.save([model.state_dict(), Slow()], io.BytesIO())
-    if kind != "validate":  # where there is no barrier, the others wait in the next step
+    if kind in ("sample", "sample, then a barrier") and rank == 0:
+        sample()
+    if kind not in ("validate", "sample"):  # where there is no barrier, the others wait in the next step
         dist.barrier()
 
 
@@ -78,13 +87,20 @@ else:
     loop()
 dist.destroy_process_group()
 """
-KINDS = ("validate", "save", "all in eval mode", "join")
+DOES = {
+    "validate": ("validates", VALIDATION),
+    "save": ("saves", SAVING),
+    "all in eval mode": ("validates", VALIDATION),
+    "sample": (ELSE, BESIDE),
+    "sample, then a barrier": (ELSE, BESIDE),
+}
+KINDS = (*DOES, "join")
 
 
 @pytest.fixture
 def runs(here: Here) -> dict[str, tuple[Record, float]]:
     """Return the record and the rate by the script's own clock of each kind."""
-    changes = [{"args": (kind,), "variant": kind.replace(" ", "-"), "warmup_steps": EVERY} for kind in KINDS]
+    changes = [{"args": (kind,), "variant": re.sub(r"\W+", "-", kind), "warmup_steps": EVERY} for kind in KINDS]
     records = here.runs(SCRIPT, "1x2", changes)
     logs = [here.directory(record.spec).log.read_text() for record in records]
     rates = [float(found[1]) if (found := re.search(r"own rate ([0-9.]+)", log)) else 0.0 for log in logs]
@@ -96,14 +112,13 @@ def test_what_one_rank_does_alone_is_in_no_step_and_the_rank_is_named(runs: dict
         assert (kind, record.status, record.failure) == (kind, "ok", None)
         assert record.throughput
         assert record.timing
-        if kind != "save":  # it is in the step of rank 0, too
-            # With the pauses it would be less than half. Other tests beside this one may hold up a rank.
-            assert record.throughput.samples_per_s_total == pytest.approx(rate, rel=0.25), kind
+        # With the pauses it would be less than half. Other tests beside this one may hold up a rank.
+        assert record.throughput.samples_per_s_total == pytest.approx(rate, rel=0.25), kind
         assert sum(record.owners_s.values()) == pytest.approx(record.timing.wall_s, rel=0.01), kind
         said = {remark.kind: remark.measured for remark in record.remarks}
         if kind == "join":
             assert "20 of rank 1" in said["uneven inputs"]
             continue
-        does, owner = ("saves", SAVING) if kind == "save" else ("validates", VALIDATION)
+        does, owner = DOES[kind]
         assert said["one rank alone"].startswith(f"rank 0 {does} "), (kind, said)
         assert record.owners_s[owner] == pytest.approx(3 * PAUSE_S, rel=0.1), kind

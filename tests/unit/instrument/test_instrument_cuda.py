@@ -129,6 +129,28 @@ def test_validation_between_steps_is_not_counted(train: Script, device: Device) 
     assert list(train.judged().table.step_time_s) == pytest.approx([3, 3], abs=HOST_S)
 
 
+def test_only_what_keeps_the_device_busy_between_two_steps_is_beside_the_training(
+    train: Script, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host waits for the device in each 10th step, as for a loss that is printed: that is training.
+
+    Live, the times of the device are not known.
+    """
+    monkeypatch.setattr("ddp_ladder_instrument.recorder.LONG_REST_S", -1.0)  # any rest of the host is long
+    loop = train.new_pass()
+    for k in range(40):
+        train.step(loop, 1.0)
+        if k == 25:
+            device.queued_s += 10.0
+        if k % 10 == 5:
+            device.done_s = device.queued_s
+            time.sleep(0.05)
+    assert not train.recorder.machine.phases.summary(float)["rests_s"]
+    judged = train.judged()
+    assert list(judged.table.step_time_s)[1:] == pytest.approx([1.0] * 39, abs=HOST_S)
+    assert [end_s - begin_s for begin_s, end_s in judged.phases["rests_s"]] == pytest.approx([10.0], abs=HOST_S)
+
+
 @pytest.mark.parametrize("validates", [False, True])
 def test_eval_mode_is_timed_by_the_device_too(train: Script, device: Device, validates: bool) -> None:
     """A validation is no part of the step whose batch had been drawn."""

@@ -110,9 +110,12 @@ def test_phases_of_a_long_run_are_told_once_also_where_the_log_reaches_into_its_
     starts_s = [live.ended_at_s[2], live.ended_at_s[8], live.ended_at_s[-1]]  # of a single row, and of blocks
     spans = [(start_s, start_s + 0.001) for start_s in starts_s]
     before, whole = (
-        {"epoch_steps": steps, "validations_s": [], "without_a_pass_s": [], "saves_s": some, "saves": None}
+        {
+            "epoch_steps": steps, "validations_s": [], "without_a_pass_s": [], "saves_s": some, "rests_s": some,
+            "saves": None,
+        }
         for steps, some in (([1, 11], spans[:2]), ([1, 11, 21], spans))
-    )
+    )  # fmt: skip
     rest = (0.0, {}, Counter(), -1, {}, Batches(), False, {})
     joined = Judged(judged, before, *rest).join(Judged(live, whole, *rest))
     assert joined.phases == whole

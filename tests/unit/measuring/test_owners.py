@@ -62,7 +62,7 @@ def test_each_kind_of_pause_has_its_owner(run: RunDirectory) -> None:
     assert owners(record) == {
         "launcher": round(LAUNCH_S + 72, 2), "start-up": STARTUP_S, "waiting for data": round(0.2 * loop_s, 2),
         "computation and communication": round(0.8 * loop_s, 2), "validation": 2.0, "saving": 3.0,
-        "between passes": 1.0, "end": 4.0, "unexplained": 0.25,
+        "between passes": 1.0, "beside steps": 0.25, "end": 4.0, "unexplained": 0.0,
     }  # fmt: skip
     assert record.remarks == ()
 

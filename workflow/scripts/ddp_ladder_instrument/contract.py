@@ -38,6 +38,9 @@ TOTALS = (
 five are of the steps that DDP timed. On a GPU all times are the host's, which is at most some steps ahead."""
 
 
+LONG_REST_S = 0.03
+"""From a step to the draw of the next one's first batch: what is shorter is never beside the training."""
+
 COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
 DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # unknown for a step that DDP did not time
 HEADER = (*COLUMNS, "ended_at_s", *DDP_COLUMNS, "collectives_s")

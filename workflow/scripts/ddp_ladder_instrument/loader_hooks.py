@@ -173,7 +173,7 @@ def _next(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., An
             next_size(state)
             return batch
         entered_s, mark = now(), NO_MARK
-        if pass_ is not None and recorder.active != pass_.number:
+        if pass_ is not None and (recorder.active != pass_.number or entered_s > recorder.rests_until_s):
             mark = enter(pass_.number)
         INSIDE.loader = True
         try:
@@ -251,7 +251,8 @@ def _outer_iter(original: Callable[..., Any], notify: LoaderHooks, same: bool) -
                 count(pass_, batch, announced.popleft() if announced else None, entered_s, mark)
                 yield batch
                 entered_s = time.perf_counter()
-                mark = enter(pass_.number) if recorder.active != pass_.number else NO_MARK
+                is_new = recorder.active != pass_.number or entered_s > recorder.rests_until_s
+                mark = enter(pass_.number) if is_new else NO_MARK
         finally:
             end(pass_, False)
             if hasattr(inner, "close"):  # an islice has none

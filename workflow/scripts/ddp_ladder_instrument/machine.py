@@ -17,6 +17,9 @@ model's ``eval()`` and ``train()``, belongs to no step. But eval mode is trainin
 no pass begins meanwhile (adversarial examples, a rollout on the batch). A step between the end of a pass and the next
 pass (its last batch was drawn ahead, or ends an accumulation) gets the time since that end. A training loop without a
 DataLoader gets the time that belongs to no pass.
+
+From a step to the next draw, a rank may do what is beside the training: validate without eval() and loader, save, log.
+What this takes longer than usual (``timer``) is in no step.
 """
 
 from __future__ import annotations
@@ -30,10 +33,10 @@ from typing import Any, NamedTuple, Optional
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import Event, Log
 from ddp_ladder_instrument.table import DdpTimes, Phases, StepTable
-from ddp_ladder_instrument.timer import OptimizerSteps, PassTimer
+from ddp_ladder_instrument.timer import OptimizerSteps, PassTimer, UsualTurn
 from ddp_ladder_instrument.trained import EVAL_MODE, NO_GRAD, Batch, Pass, TrainedBatches, Usual
 
-RULES = 4
+RULES = 5
 """Version of the rules: a record made by another one is made anew from the log."""
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
@@ -42,18 +45,22 @@ MOST_STEPS = 1000
 class Machine:
     """Steps, phases and doubts of one rank, from its events so far.
 
-    samples_per_step: replaces counted samples, for loops without a DataLoader. usual: what is usual in the whole log,
-    if that is known. beside: places whose batches never train: their passes are validations. on_pass: called with the
-    number of each training pass at its first step.
+    samples_per_step: replaces counted samples, for loops without a DataLoader. usual, turn: what is usual in the whole
+    log, if that is known. beside: places whose batches never train: their passes are validations. on_pass: called
+    with the number of each training pass at its first step.
     replays: of CUDA graphs. skips: steps that GradScaler skipped. later_stage: of a pipeline, not the first.
     """
 
     def __init__(
-        self, samples_per_step: int | None = None, usual: Usual | None = None, beside: Collection[int] = ()
+        self,
+        samples_per_step: int | None = None,
+        usual: Usual | None = None,
+        beside: Collection[int] = (),
+        turn: UsualTurn | None = None,
     ) -> None:
         self.table = StepTable()
         self.phases = Phases()
-        self.timer = PassTimer(self.table, self.phases)
+        self.timer = PassTimer(self.table, self.phases, turn)
         self.trained = TrainedBatches(usual)
         self.optimizers = OptimizerSteps()
         self.samples_per_step = samples_per_step
@@ -181,8 +188,11 @@ class Machine:
             if timer.owner is None or not timer.owner.is_drawn(count):  # else it is a part of that step
                 timer.enter(pass_, self._time_s(c, begin_s))
             return
+        now_s = self._time_s(c, begin_s)
+        if not self._pending and count:
+            timer.end_rest(now_s if self._is_timed(c) else None)
         if timer.owner is not pass_:
-            timer.enter(pass_, self._time_s(c, begin_s))
+            timer.enter(pass_, now_s)
         if self._skipped:
             self._end_skipped()
         if pass_.step != count:
@@ -198,6 +208,10 @@ class Machine:
             _, seconds, name, size, ranks = self._comm.pop()
             timer.communicate(-seconds)
             self._count_collective(name, -int(ranks > 0), -size, -seconds)
+
+    def _is_timed(self, mark: float) -> bool:
+        """Return True if a draw's time is the device's, or there is no device."""
+        return mark in self.marks or (mark == log.NO_MARK and not self.marks)
 
     def _on_draw_no_grad(self, *event: float) -> None:
         self._without_grad = True
@@ -349,6 +363,7 @@ class Machine:
         else:
             self._add_row(taken, end_s, now_s)
         self._pending = []
+        timer.begin_rest(now_s)
         self._skipped = False
         self._comm.clear()
         for number in self._over:
@@ -557,7 +572,7 @@ class Judged(NamedTuple):
                 *(span for span in self.phases[name] if span[0] < edge_s),
                 *(span for span in live.phases.get(name, ()) if span[0] >= edge_s),
             ]
-            for name in ("validations_s", "without_a_pass_s", "saves_s")
+            for name in ("validations_s", "without_a_pass_s", "saves_s", "rests_s")
         }
         before = (step for step in self.phases["epoch_steps"] if step <= first)
         epochs = [*before, *(step for step in live.phases.get("epoch_steps", ()) if step > first)]
@@ -573,10 +588,11 @@ def judge(events: Log, samples_per_step: int | None, later_stage: bool = False, 
     """
     marks = {event[3]: event[2] for event in events.events() if event[0] == log.MARK}
     usual: Usual | None = None
+    turn: UsualTurn | None = None
     while True:
-        machine = Machine(samples_per_step, usual, beside)
+        machine = Machine(samples_per_step, usual, beside, turn)
         machine.later_stage, machine.marks = later_stage, marks
         machine.feed(events.events())
         if usual is not None:
             return machine.judged()
-        usual = machine.trained.whole()
+        usual, turn = machine.trained.whole(), machine.timer.usual_turn()

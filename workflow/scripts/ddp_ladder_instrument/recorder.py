@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import log
+from ddp_ladder_instrument.contract import LONG_REST_S
 from ddp_ladder_instrument.log import NO_MARK, NOT_MARKED, OTHER_THREAD, Log
 from ddp_ladder_instrument.machine import Judged, Machine, judge
 from ddp_ladder_instrument.places import Place
@@ -67,6 +68,7 @@ class Recorder:
         self.joins = False
         self.on_joins: Callable[..., None] = lambda joins, place=None: None
         self.active = -1  # the pass that drew last and is not over
+        self.rests_until_s = math.inf  # after the last step: a first draw that comes later is marked
         self._passes = 0
         self._begun: list[int] = []  # passes that began since the last step
         self._thread = threading.get_ident()
@@ -201,12 +203,13 @@ class Recorder:
 
     def drawn(self, number: int, entered_s: float, size: int, left_out: int, with_grad: bool, mark: int) -> None:
         """Note a batch of ``size`` indices, padding included, of which ``left_out`` did not arrive."""
+        self.rests_until_s = math.inf
         kind = log.DRAW if with_grad else log.DRAW_NO_GRAD
         self.log.add(kind, entered_s, time.perf_counter(), number, size, left_out, mark)
 
     def enter(self, number: int) -> int:
-        """Make this pass the active one; return the mark of that."""
-        if self.active == number:
+        """Make this pass the active one; return the mark of that, or of its draw after a long rest."""
+        if self.active == number and time.perf_counter() < self.rests_until_s:
             return NO_MARK
         self.active = number
         return self._mark()
@@ -338,6 +341,7 @@ class Recorder:
                 settled.later_stage = self.machine.later_stage
                 self.settled = settled
         self.log.rows.extend((kind, now_s, now_s, number, 0, 0, mark))
+        self.rests_until_s = now_s + LONG_REST_S
         self._let_step(now_s)
 
     def _let_step(self, now_s: float) -> None:

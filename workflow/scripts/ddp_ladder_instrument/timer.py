@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple, Optional
 
-from ddp_ladder_instrument.table import Phases, StepTable
+from ddp_ladder_instrument.contract import LONG_REST_S
+from ddp_ladder_instrument.table import RECENT, Phases, StepTable
 from ddp_ladder_instrument.trained import AFTER, OUTSIDE, Pass
+
+TIMES_REST, TIMES_STEP = 5.0, 0.5
+"""A rest that is so many times longer than the usual one, and so many usual steps long, is beside the training."""
+LEAST_RESTS = 5
+"""Rests after which the median of those so far is taken for the usual one."""
+
+
+class UsualTurn(NamedTuple):
+    """Medians of a run, in seconds. rest_s: from a step to the draw of the next one's first batch."""
+
+    rest_s: float
+    step_s: float
 
 
 class PassTimer:
     """The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last."""
 
-    def __init__(self, table: StepTable, phases: Phases) -> None:
+    def __init__(self, table: StepTable, phases: Phases, usual: Optional[UsualTurn] = None) -> None:
         self._table = table
         self._phases = phases
         self.evaluating = False  # the model is in eval mode
         self.between_steps = False  # and had been put there before the step's batch was drawn
         self.without_loader = True  # no step had a DataLoader so far
+        self._usual = usual  # of the whole run; None: not known yet
+        self._rests_s: deque[float] = deque(maxlen=RECENT)
+        self._resting: Pass | None = None  # the pass that went on after the last step, until the next draw
+        self._rest_began_s = 0.0
         self.paused_at = -1  # the number of steps when the training mode last ended
         self.after = Pass(AFTER)  # owns the time after a pass
         self.outside = Pass(OUTSIDE)  # owns the time of a training loop without a DataLoader
@@ -112,6 +133,44 @@ class PassTimer:
             if owner.step != self._table.count:
                 owner.begin_step(self._table.count)
             owner.carried_comm_s += seconds
+
+    def begin_rest(self, now_s: float) -> None:
+        """Note the end of a step: until the next draw, its pass may be interrupted by what is beside the training."""
+        self._resting = self.owner if self.owner is not None and self.owner.number >= 0 else None
+        self._rest_began_s = now_s
+
+    def end_rest(self, now_s: float | None) -> None:
+        """Note the first draw after a step: what the rest took longer than usual, without collectives, is in no step.
+
+        Others wait for this rank in collectives, as it does for them. now_s: None: of a long one, on a GPU whose time
+        is not known.
+        """
+        pass_, self._resting = self._resting, None
+        if pass_ is None or now_s is None:
+            return
+        if pass_ is self.owner:
+            self._own(pass_, now_s)
+        if pass_.step != self._table.count:  # it was interrupted at once
+            return
+        rest_s = pass_.carried_s - pass_.carried_comm_s
+        if math.isnan(rest_s):
+            return
+        self._rests_s.append(rest_s)
+        if rest_s < LONG_REST_S:
+            return
+        usual = self.usual_turn() if self._usual is None else self._usual
+        if usual is None:
+            return
+        longer_s = rest_s - usual.rest_s
+        if longer_s > max(LONG_REST_S, TIMES_REST * usual.rest_s, TIMES_STEP * usual.step_s):
+            pass_.carried_s -= longer_s
+            self._phases.add_rest(self._rest_began_s, self._rest_began_s + longer_s)
+
+    def usual_turn(self) -> UsualTurn | None:
+        """Return what was usual so far; None after few steps."""
+        if len(self._rests_s) < LEAST_RESTS:
+            return None
+        return UsualTurn(statistics.median(self._rests_s), statistics.median(self._table.recent_s))
 
     def _own(self, owner: Pass | None, now_s: float) -> None:
         """End the running segment and begin one of ``owner``."""

@@ -310,7 +310,8 @@ def _remarks(
     yield from remarks_on_run(raw)
     if throughput is not None and throughput.source != "log":
         steps = [(rank.steps, rank.end.phases) for rank in raw.ranks.values()]
-        of_loop = [*remark_on_loop(throughput.samples_per_s, steps, warmup.steps)]
+        is_witnessed = raw.run.witness is not None and raw.run.witness.status == "witnessed"
+        of_loop = [*remark_on_loop(throughput.samples_per_s, steps, warmup.steps, is_witnessed)]
         yield from of_loop or remark_on_owners(owners_s)  # both are about time in no step: the first says more
     if raw.agents and all(check.finding.ok for check in judged):
         yield from after_training(raw, judged)

@@ -19,7 +19,7 @@ from ddp_ladder.records.raw_files import RankFiles, RawRun
 LAUNCHER, STARTUP, END, UNEXPLAINED = "launcher", "start-up", "end", "unexplained"
 DATA, COMPUTATION, COMMUNICATION = "waiting for data", "computation", "exposed communication"
 NOT_TOLD_APART = "computation and communication"
-VALIDATION, SAVING, BETWEEN, PROFILE = "validation", "saving", "between passes", "profile"
+VALIDATION, SAVING, BETWEEN, BESIDE, PROFILE = "validation", "saving", "between passes", "beside steps", "profile"
 OWNERS: Mapping[str, str] = {
     LAUNCHER: "before the ranks start and after they end: srun, torchrun, the software's set-up",
     STARTUP: "of a rank, until the end of its first step",
@@ -30,6 +30,7 @@ OWNERS: Mapping[str, str] = {
     VALIDATION: "passes over a DataLoader without a step, from model.eval() to model.train()",
     SAVING: "torch.save, torch.distributed.checkpoint",
     BETWEEN: "from a pass over the training data to the next one, such as the start of the loader's workers",
+    BESIDE: "between two steps of a pass, longer than usual: validation without a DataLoader, samples, logging",
     END: "from the last step to the end of the script, without validation and saving",
     PROFILE: "the profiled steps after the training, and writing their trace",
     UNEXPLAINED: "in no step, and nothing of the above",
@@ -74,7 +75,11 @@ def owners_of_ranks(raw: RawRun, step: StepParts | None, wall_s: float) -> dict[
     found = {LAUNCHER: max(0.0, wall_s - in_rank_s), STARTUP: startup_s, **in_steps_s}
     for part in (loop_s, ending_s):
         found.update({name: found.get(name, 0.0) + seconds for name, seconds in part.items()})
-    return {name: max(0.0, found[name]) for name in OWNERS if name in found and (found[name] or name != PROFILE)}
+    return {
+        name: max(0.0, found[name])
+        for name in OWNERS
+        if name in found and (found[name] or name not in (BESIDE, PROFILE))
+    }
 
 
 def _startup_s(raw: RawRun, files: RankFiles) -> float:
@@ -124,6 +129,7 @@ def _loop(own: Pauses, ranks: Sequence[Pauses], epoch_steps: Sequence[int]) -> d
     inside = [np.minimum(validating_s - beside[0], room_s)]
     inside.append(np.minimum(saving_s - beside[1], room_s - inside[0]))
     rest_s = own.idle_s - beside[0] - beside[1]
+    resting_s = np.minimum(rest_s, _longest([each.beside_s for each in ranks], len(rest_s)))
     later = [step for step in epoch_steps if step > 1]
     between = np.isin(np.arange(len(rest_s)), np.searchsorted(1 + np.cumsum(own.size), later))
     return {
@@ -131,7 +137,8 @@ def _loop(own: Pauses, ranks: Sequence[Pauses], epoch_steps: Sequence[int]) -> d
         VALIDATION: float((beside[0] + inside[0]).sum()),
         SAVING: float((beside[1] + inside[1]).sum()),
         BETWEEN: float(rest_s[between].sum()),
-        UNEXPLAINED: float(rest_s[~between].sum()),
+        BESIDE: float(resting_s[~between].sum()),
+        UNEXPLAINED: float((rest_s - resting_s)[~between].sum()),
     }
 
 

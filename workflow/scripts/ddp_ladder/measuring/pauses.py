@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from ddp_ladder_instrument.contract import SINGLE_ROWS
+from ddp_ladder_instrument.contract import LONG_REST_S, SINGLE_ROWS
 from numpy.typing import NDArray
 
 from ddp_ladder.common.findings import Finding, remark
@@ -20,7 +20,8 @@ from ddp_ladder.records.steps import DdpTimes, Steps
 
 Array = NDArray[np.float64]
 TOO = 0.1  # of the span of the rank that is alone: a rank that validates as long as that validates, too
-SHORTEST_S = 0.005  # of a span that is compared: the ends of steps may be in milliseconds
+SHORTEST_S = 0.005  # of a validation or save that is compared: the ends of steps may be in milliseconds
+ELSE = "does something else"
 NOTABLE_SHARE = 0.005  # of the time of the loop that the other ranks wait
 
 
@@ -36,6 +37,7 @@ class Pauses:
     validating_s: Array
     saving_s: Array
     covered_s: Array  # by both together, on the host
+    beside_s: Array  # covered by other spans that are beside the training
 
     @property
     def known_s(self) -> Array:
@@ -49,7 +51,7 @@ def pauses_of(rank: RankFiles) -> Pauses | None:
     if steps.ended_at_s is None or not steps.count:
         return None
     rows_s, ends_s = steps.step_time_s[1:], steps.ended_at_s
-    validations, saves = (phases.passes_s, phases.saves_s) if phases else ((), ())
+    validations, saves, beside = (phases.passes_s, phases.saves_s, phases.beside_s) if phases else ((), (), ())
     # A GPU may be behind the host, which ends a step when it has launched it. So steps are put one after the other,
     # each not before its end on the host: what is left before them is in no step.
     in_rows_s = np.concatenate([[0.0], np.cumsum(rows_s)])
@@ -64,49 +66,58 @@ def pauses_of(rank: RankFiles) -> Pauses | None:
         np.maximum(validating_s - behind_s, 0.0),
         np.maximum(both_s - np.maximum(validating_s, behind_s), 0.0),
         both_s,
+        covered_s(ends_s, beside),
     )
 
 
 def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Finding, ...]]:
-    """Take off the ranks' steps what they waited for one that validated or saved alone, and name that rank.
+    """Take off the ranks' steps what they waited for one that did more than they between two steps; name that rank.
 
-    The span lies between two steps of its own rank, and in a step of the ranks that wait. So it is taken off that step,
-    as far as this is longer than the same step of the rank that did not wait. A rank that has a span of its own
-    there is left as it is.
+    What it did (validate, save, sample, log) lies in no step of its own, and in a step of the ranks that wait. So it is
+    taken off that step, as far as this is longer than the same step of the rank that did not wait; a wait for data is
+    never a wait for that rank.
     """
     ranks = [*raw.ranks.values()]
     pauses = [*filter(None, map(pauses_of, ranks))]
     if len(ranks) < 2 or len(pauses) < len(ranks):
         return raw, ()
-    if not any(of_rank.covered_s.any() for of_rank in pauses):
-        return raw, ()
     shared = min(len(of_rank.rows_s) for of_rank in pauses)
+    most_s, least_s = (edge.reduce([each.idle_s[:shared] for each in pauses]) for edge in (np.maximum, np.minimum))
+    if not (most_s - least_s >= LONG_REST_S).any() and not any(of_rank.covered_s.any() for of_rank in pauses):
+        return raw, ()
     if shared and len({int(of_rank.size[shared - 1]) for of_rank in pauses}) > 1:  # a rank's last block is shorter
         shared -= 1
     rows_s = np.stack([of_rank.rows_s[:shared] for of_rank in pauses])
     known_s = np.stack([of_rank.known_s[:shared] for of_rank in pauses])
     spans_s = np.stack([(of_rank.validating_s + of_rank.saving_s)[:shared] for of_rank in pauses])
     covered_s = np.stack([of_rank.covered_s[:shared] for of_rank in pauses])
-    all_idle_s = np.stack([of_rank.idle_s[:shared] for of_rank in pauses])
-    alone, steps = known_s.argmax(axis=0), np.arange(shared)
-    span_s = known_s[alone, steps]
-    is_waiting = (covered_s <= TOO * covered_s[alone, steps]) & (span_s >= SHORTEST_S)
-    waits_s = np.where(is_waiting, np.minimum(span_s, rows_s - rows_s[alone, steps]).clip(0.0), 0.0)
+    idle_s = np.stack([of_rank.idle_s[:shared] for of_rank in pauses])
+    data_s = np.stack([files.steps.data_wait_s[1 : 1 + shared] for files in ranks])
+    is_known, steps = known_s.max(axis=0, initial=0.0) >= SHORTEST_S, np.arange(shared)
+    alone = np.where(is_known, known_s, idle_s).argmax(axis=0)
+    more_s = idle_s[alone, steps] - idle_s
+    longer_s = np.minimum(*(each_s - each_s[alone, steps] for each_s in (rows_s, rows_s - data_s)))
+    is_held = more_s >= np.where(is_known, SHORTEST_S, LONG_REST_S)
+    waits_s = np.where(is_held, np.minimum(more_s, longer_s).clip(0.0), 0.0)
     # In eval mode, or between two passes, the others wait in no step.
-    idle_s = np.where(is_waiting, np.minimum(span_s - waits_s, all_idle_s), 0.0)
+    span_s = known_s[alone, steps]
+    is_waiting = (covered_s <= TOO * covered_s[alone, steps]) & is_known
+    idle_s = np.where(is_waiting, np.minimum((span_s - waits_s).clip(0.0), idle_s), 0.0)
     if waits_s.any():
         by_rank = zip(raw.ranks.items(), waits_s, strict=True)
         corrected = {k: replace(files, steps=_shortened(files.steps, of_rank_s)) for (k, files), of_rank_s in by_rank}
         raw = replace(raw, ranks=corrected)
     inside_s = _alone_inside(spans_s - known_s, rows_s - waits_s, pauses[0].size[:shared])
-    held_s, firsts = (waits_s + idle_s).max(axis=0) + inside_s, spans_s.argmax(axis=0)
+    held_s, firsts = (waits_s + idle_s).max(axis=0) + inside_s, np.where(is_known, spans_s.argmax(axis=0), alone)
     first = int(np.bincount(firsts, held_s, len(ranks)).argmax())
     of_first = (firsts == first) & (held_s > 0)
     share = float(held_s[of_first].sum() / (pauses[first].rows_s + pauses[first].idle_s).sum()) if shared else 0.0
     if share < NOTABLE_SHARE:
         return raw, ()
-    kinds = {"validates": pauses[first].validating_s, "saves": pauses[first].saving_s}
-    does = [kind for kind, seconds in kinds.items() if seconds[:shared][of_first].any()]
+    of_kinds = {"validates": "validating_s", "saves": "saving_s", ELSE: "beside_s"}
+    does = [kind for kind, name in of_kinds.items() if getattr(pauses[first], name)[:shared][of_first].any()]
+    if not does:  # from one pass to the next
+        return raw, ()
     is_inside = inside_s[of_first].sum() > held_s[of_first].sum() / 2
     return raw, (_alone(ranks[first].end.rank, does, share, is_inside=is_inside),)
 
@@ -155,6 +166,7 @@ def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> 
     cures = {
         "validates": "let every rank validate a part of the data, or validate less often",
         "saves": "save less often, or while the training goes on (torch.distributed.checkpoint.async_save)",
+        ELSE: "look at what only this rank does between its steps (validation, samples, logging), and do it less often",
     }
     where = "in the steps of all ranks" if is_inside else "in no step of any rank"
     return remark(

@@ -260,7 +260,10 @@ NOTABLE_S = 0.05
 
 
 def remark_on_loop(
-    samples_per_s: float, ranks: Sequence[tuple[Steps, RankPhases | None]], warmup_steps: int
+    samples_per_s: float,
+    ranks: Sequence[tuple[Steps, RankPhases | None]],
+    warmup_steps: int,
+    is_witnessed: bool = False,
 ) -> Iterator[Finding]:
     """Yield a remark if the loop took longer than its steps, by more than known validations and checkpoints explain.
 
@@ -268,10 +271,11 @@ def remark_on_loop(
     the instrument does not see: a rollout every few steps, in eval mode or between passes. So the run is remarked, and
     its gate is not certain. The loop lasts from the end of the warm-up to that of the last step. One interruption makes
     no remark: whether there is one is judged without the longest time in no step. The figure in the remark is that of
-    the whole loop. That steps differ is shown by their statistic.
+    the whole loop. That steps differ is shown by their statistic. What one rank alone does beside its steps is not
+    training, nor is it in a run whose steps, as a witness has seen (``is_witnessed``), trained on drawn batches alone.
     """
     first = max(warmup_steps, 1)
-    known_s, elapsed_s = [], []
+    known_s, elapsed_s, rests_s, beside_s = [], [], [], []
     for steps, phases in ranks:
         if steps.ended_at_s is None or steps.count < first + 2:
             return
@@ -279,10 +283,14 @@ def remark_on_loop(
         known = (*phases.passes_s, *phases.saves_s) if phases else ()
         elapsed_s.append(np.diff(edges_s))
         known_s.append(covered_s(edges_s, known))
+        rests_s.append(covered_s(edges_s, phases.rests_s if phases and is_witnessed else ()))
+        beside_s.append(covered_s(edges_s, phases.beside_s if phases else ()))
     # Ranks may wait for one that validates alone. What is known may be a part of a step.
     step_s = np.max([steps.step_time_s[steps.rows_of(first) :] for steps, _ in ranks], axis=0)
     loop_s = np.max(elapsed_s, axis=0)
-    explained_s = np.minimum(np.max(known_s, axis=0), np.maximum(loop_s - step_s, 0.0))
+    alone_s = np.max(beside_s, axis=0) - np.min(beside_s, axis=0)
+    known = np.max(known_s, axis=0) + np.maximum(alone_s, np.max(rests_s, axis=0))
+    explained_s = np.minimum(known, np.maximum(loop_s - step_s, 0.0))
     loop_s = loop_s - explained_s
     samples = np.sum([steps.samples[steps.rows_of(first) :] for steps, _ in ranks], axis=0)
     rest = np.arange(len(loop_s)) != np.argmax(loop_s - step_s)

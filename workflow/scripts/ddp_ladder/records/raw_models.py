@@ -387,6 +387,7 @@ class RankPhases(Model):
     validations_s: Spans  # begin and end of each: model.eval() to model.train(), or a pass without a step
     without_a_pass_s: Spans = ()  # those of validations_s in which no pass over a DataLoader began
     saves_s: Spans = ()  # begin and end of each save
+    rests_s: Spans = ()  # beside the training, from a step to the next draw: what was longer than usual
     saves: RankSaves | None = None  # None: not summed up, by an earlier version
 
     @property
@@ -394,6 +395,11 @@ class RankPhases(Model):
         """Return the validations that pass over a DataLoader: what surely is no training."""
         unclear = {*self.without_a_pass_s}
         return tuple(span for span in self.validations_s if span not in unclear)
+
+    @property
+    def beside_s(self) -> Spans:
+        """Return what is in no step and passes over no DataLoader: most likely a validation, perhaps a rollout."""
+        return (*self.rests_s, *self.without_a_pass_s)
 
 
 class Profiling(RawFile):
