@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / ".ci")]
 
 import lock  # noqa: E402
 from ddp_ladder.diagnosis.signatures import UNKNOWN, Signature, signatures  # noqa: E402
-from ddp_ladder.preflight import variables  # noqa: E402
+from ddp_ladder.settings import checks  # noqa: E402
 from ddp_ladder.settings.keys import Experiment, Site  # noqa: E402
 from ddp_ladder.settings.load import flow, in_words, inside, schema, types_of  # noqa: E402
 
@@ -128,10 +128,10 @@ def _in_general(template: str) -> str:
 
 def variables_page() -> str:
     """Return the page with the names of variables that libraries read."""
-    names = [line for line in variables.FILE.read_text().splitlines() if line and not line.startswith("#")]
-    groups: dict[str, list[str]] = {prefix: [] for prefix in (*variables.CLOSED, *variables.OPEN, "Others")}
+    names = [line for line in checks.FILE.read_text().splitlines() if line and not line.startswith("#")]
+    groups: dict[str, list[str]] = {prefix: [] for prefix in (*checks.CLOSED, *checks.OPEN, "Others")}
     for name in names:
-        groups[next((prefix for prefix in variables.PREFIXES if name.startswith(prefix)), "Others")].append(f"`{name}`")
+        groups[next((prefix for prefix in checks.PREFIXES if name.startswith(prefix)), "Others")].append(f"`{name}`")
     lines = [
         "# Variables that libraries read", "",
         "`snakemake doctor` and every start warn of a variable that no library reads ([my cluster](my-site.md)).",

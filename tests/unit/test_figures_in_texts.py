@@ -16,7 +16,7 @@ from ddp_ladder.diagnosis import correctness
 from ddp_ladder.gates import attribution
 from ddp_ladder.measuring import owners, timing
 from ddp_ladder.nodes import critical_rank, findings
-from ddp_ladder.plan import fit, witness
+from ddp_ladder.plan import short_runs
 from ddp_ladder.preflight import nodes as node_facts
 from ddp_ladder.production import slower
 from ddp_ladder.run import interruption
@@ -92,8 +92,8 @@ OF_CODE = [
     ("measuring", f"above {percent(owners.MOST_UNEXPLAINED)} the figure is doubtful"),
     ("measuring", f"takes over {percent(timing.NOTABLE_EXCESS)} longer"),
     ("measuring", f"more than {ROWS:,} steps those after {SINGLE:,}"),
-    ("measuring", f"{witness.SLOWER} slower"),
-    ("own-sbatch", f"{witness.SLOWER} slower"),
+    ("measuring", f"{short_runs.SLOWER} slower"),
+    ("own-sbatch", f"{short_runs.SLOWER} slower"),
     ("monitoring", f"busy less than {percent(findings.LEAST_BUSY)} of the time"),
     ("monitoring", f"in {percent(findings.MUCH_THROTTLED)} of the samples"),
     ("monitoring", f"{percent(findings.FULL_CPUS)} busy, with loader workers"),
@@ -101,7 +101,7 @@ OF_CODE = [
     ("monitoring", f"carry {percent(findings.FULL_LINK)} of their rate"),
     ("monitoring", f"above {run_records.MOST_RANKS} ranks"),
     ("monitoring", f"a line every {default(Monitor, 'every_s'):g} seconds"),
-    ("my-script", f"within {percent(1 - fit.NEARLY_BEST)} of the best throughput"),
+    ("my-script", f"within {percent(1 - short_runs.NEARLY_BEST)} of the best throughput"),
     ("my-script", f"leaves {percent(default(BatchRange, 'headroom_percent') / 100)} of a GPU's memory free"),
     ("own-sbatch", f"for {contract.WITNESS_STEPS} steps at most"),
     ("preflight", f"{node_facts.MESSAGE_BYTES // 1024} KiB, more than any MTU"),

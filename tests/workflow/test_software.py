@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.run.job_script import write_job_script
 from ddp_ladder.settings.keys import Slurm
 from make_files import write_programs
 from make_records import make_spec

@@ -46,7 +46,7 @@ from ddp_ladder.climb.production import production_text
 from ddp_ladder.production.plan import rehearsal_text
 from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_terminal, notify, stop
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.preflight.variables import check_variables
+from ddp_ladder.settings.checks import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
 from ddp_ladder.settings.load import CLUSTER, WITHOUT_TRAINING, module_sources, moved, needed, read_sources
 

@@ -16,8 +16,8 @@ from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.command import RESULTS, command, option
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import Problem, UserError, notify
-from ddp_ladder.plan.fit import fit_of
 from ddp_ladder.plan.plan import read_plan
+from ddp_ladder.plan.short_runs import fit_of
 from ddp_ladder.report.comparison import comparison_csv, terminal_text
 from ddp_ladder.report.results import believed_records
 

@@ -17,10 +17,10 @@ from ddp_ladder.common.command import PLAN, command
 from ddp_ladder.common.files import RunDirectory, make_directory, write_atomically, write_json
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.job_script.script import PRODUCTION_SCRIPT, climb_script, production_script, write_job_script
 from ddp_ladder.plan.plan import Plan, read_plan
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.plan import production_of
+from ddp_ladder.run.job_script import PRODUCTION_SCRIPT, climb_script, production_script, write_job_script
 from ddp_ladder.settings.load import OVERLAY, Sources, add_options
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 

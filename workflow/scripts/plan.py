@@ -11,7 +11,7 @@ from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.climb.ladder import runs_to_do, witnesses_to_do
 from ddp_ladder.common.command import command, option
 from ddp_ladder.common.files import write_json
-from ddp_ladder.plan.fit import planned
+from ddp_ladder.plan.short_runs import planned
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.load import Sources, add_options
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.climb.production import run_own_link, run_production, run_rehearsal
 from ddp_ladder.common.command import job_command, option
-from ddp_ladder.plan.fit import planned
+from ddp_ladder.plan.short_runs import planned
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.plan import production_of, rehearsal_plan
 from ddp_ladder.production.rehearsal import rehearsal_directory

@@ -9,7 +9,7 @@ from pathlib import Path
 from ddp_ladder.common.command import command, option, read_to_show
 from ddp_ladder.common.formats import DASH, significant, text_table
 from ddp_ladder.common.messages import box, for_terminal
-from ddp_ladder.plan.fit import fit_text, read_fit
+from ddp_ladder.plan.short_runs import fit_text, read_fit
 from ddp_ladder.preflight.result import PreflightResult, outcome, read_result
 
 

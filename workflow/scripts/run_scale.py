@@ -17,8 +17,8 @@ from ddp_ladder.common.command import PLAN, job_command, option
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.gates.verdict import closed_variants
 from ddp_ladder.ledger.jobs import Kind
-from ddp_ladder.plan.fit import fit_file
 from ddp_ladder.plan.plan import read_plan
+from ddp_ladder.plan.short_runs import fit_file
 from ddp_ladder.preflight.result import result_file
 from ddp_ladder.run.job import carry_out, context_of, run_preflight, run_scale
 from ddp_ladder.run.short_runs import NoBatch, fitted, leave_all_out, make_witnesses

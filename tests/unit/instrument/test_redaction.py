@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.preflight.variables import known_names
+from ddp_ladder.settings.checks import known_names
 from ddp_ladder_instrument.redaction import is_secret_name, redacted, redacted_words, without_values
 
 SECRET = (

@@ -10,9 +10,9 @@ import pytest
 import result_table
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import BEHIND_PIPE
-from ddp_ladder.plan import fit as fits
-from ddp_ladder.plan.fit import Fit, Trial, choice, fit_file, fit_of, fit_text, planned, search
+from ddp_ladder.plan import short_runs as fits
 from ddp_ladder.plan.plan import Plan, make_plan
+from ddp_ladder.plan.short_runs import Fit, Trial, choice, fit_file, fit_of, fit_text, planned, search
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.keys import Settings
 from pydantic import TypeAdapter

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import sha256
-from ddp_ladder.plan.fit import with_batch
 from ddp_ladder.plan.plan import Plan, chain_plan, make_plan
+from ddp_ladder.plan.short_runs import with_batch, witness_key, witness_runs
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.plan.witness import witness_key, witness_runs
 from ddp_ladder.settings.keys import Stage
 from ddp_ladder.settings.terms import Scale
 from test_plan import from_1x2, run_of, settings

@@ -8,7 +8,7 @@ import pytest
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import warnings_before_runs
 from ddp_ladder.common.messages import Problem
-from ddp_ladder.preflight.variables import PREFIXES, SHELL, check_variables, known_names
+from ddp_ladder.settings.checks import PREFIXES, SHELL, check_variables, known_names
 from ddp_ladder.settings.load import Sources
 from ddp_ladder_instrument.slow_settings import REMOVE
 

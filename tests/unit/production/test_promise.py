@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.plan import fit as fits
-from ddp_ladder.plan.fit import Fit, Trial, fit_file, planned
+from ddp_ladder.plan import short_runs as fits
 from ddp_ladder.plan.plan import make_plan
+from ddp_ladder.plan.short_runs import Fit, Trial, fit_file, planned
 from ddp_ladder.production.plan import Production, dry_run_text, production_of, rehearsal_plan, rehearsal_text
 from ddp_ladder.production.rehearsal import Rehearsal, rehearsal_directory, rehearsed, write_rehearsal
 from ddp_ladder.settings.keys import Settings

@@ -24,8 +24,8 @@ from ddp_ladder.gates.figures import Column, Figure, Table, csv_columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.plan.fit import Fit, Trial, workload_key
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.plan.short_runs import Fit, Trial, workload_key
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import growth, looks

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from ddp_ladder.plan.fit import Trial, trials_file
 from ddp_ladder.plan.plan import Plan, make_plan
+from ddp_ladder.plan.short_runs import Trial, trials_file
 from ddp_ladder.records.record import FailureKind, Record
 from ddp_ladder.run import short_runs
 from ddp_ladder.run.job import Context

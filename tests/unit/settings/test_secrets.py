@@ -11,10 +11,10 @@ import pytest
 import yaml
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.job_script.script import climb_script, write_job_script
 from ddp_ladder.node.launch import Places, node_environment
 from ddp_ladder.node.software import SetUpError, check_secrets
 from ddp_ladder.plan.plan import make_plan
+from ddp_ladder.run.job_script import climb_script, write_job_script
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import Sources, load_settings
 from ddp_ladder_instrument import redaction

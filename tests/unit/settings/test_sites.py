@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.job_script.script import job_script
 from ddp_ladder.node.launch import Places, python_command
 from ddp_ladder.plan.plan import ScaleJob, make_plan
+from ddp_ladder.run.job_script import job_script
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
 from make_records import make_spec

@@ -20,8 +20,8 @@ from ddp_ladder.gates.interval import LogMean, median_of_known, student_t
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
 from ddp_ladder.measuring.statistic import COVERAGE, median
-from ddp_ladder.plan.fit import Fit
 from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.short_runs import Fit
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import BatchRange
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale

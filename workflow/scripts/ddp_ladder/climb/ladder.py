@@ -22,10 +22,9 @@ from ddp_ladder.gates.repeats import next_repeat
 from ddp_ladder.gates.verdict import Verdict, closed_variants
 from ddp_ladder.ledger.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
 from ddp_ladder.measuring.statistic import median
-from ddp_ladder.plan.fit import fit_file, planned
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, variants_of
+from ddp_ladder.plan.short_runs import SHARE, WitnessRun, fit_file, planned
 from ddp_ladder.plan.text import changes_in_words
-from ddp_ladder.plan.witness import SHARE, WitnessRun
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.witness import missing_witnesses
 from ddp_ladder.settings.keys import Settings

@@ -19,8 +19,8 @@ from ddp_ladder.gates.verdict import gate_files
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, spec_changes
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.admission import Admission, check_jobs, read_partitions
-from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_files import data_problem, module_problem
+from ddp_ladder.settings.checks import check_variables
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.slurm.jobs import AGAIN, GO_ON, GONE, JobEnd, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look

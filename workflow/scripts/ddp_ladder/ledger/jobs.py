@@ -29,7 +29,7 @@ from ddp_ladder.common.process import Interrupted
 from ddp_ladder.ledger.entries import ALL_OWNERS, HOUR_S, PREFLIGHT, TRAINING, WITNESS, Ledger, RunShare
 from ddp_ladder.measuring.owners import END, LAUNCHER, NOT_TOLD_APART, PROFILE, STARTUP
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.plan.witness import place_of
+from ddp_ladder.plan.short_runs import place_of
 from ddp_ladder.preflight.result import bad_nodes, result_of
 from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run

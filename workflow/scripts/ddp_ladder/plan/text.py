@@ -8,7 +8,7 @@ from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.formats import count, in_short, significant, text_table
 from ddp_ladder.plan.plan import Hours, Plan, RunSpec, ScaleJob
-from ddp_ladder.plan.witness import WitnessRun, witnesses_in_words
+from ddp_ladder.plan.short_runs import WitnessRun, witnesses_in_words
 from ddp_ladder.settings.checks import PASSES_BATCH
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale

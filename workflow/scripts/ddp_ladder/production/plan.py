@@ -26,12 +26,11 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.ledger.jobs import job_files, read_rows
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, changes, spec_changes
-from ddp_ladder.plan.fit import last_fit, resolved
 from ddp_ladder.plan.plan import Hours, Plan, RunSpec, ScaleJob, chain_plan
+from ddp_ladder.plan.short_runs import last_fit, resolved, script_digest
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, read_chain_plan, used_hours
 from ddp_ladder.production.chain import decide as next_step
-from ddp_ladder.production.rehearsal import script_digest
 from ddp_ladder.records.record import Record
 from ddp_ladder.run.interruption import MARGIN_S
 from ddp_ladder.run.preflight import part_s

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddp_ladder.assembly.assemble import record_of
-from ddp_ladder.common.files import file_text, read_bytes, read_json, sha256, write_json
+from ddp_ladder.common.files import file_text, read_json, write_json
 from ddp_ladder.common.findings import Finding, Severity
 from ddp_ladder.common.formats import count, rank_numbers, significant
 from ddp_ladder.common.messages import Problem, UserError
@@ -25,6 +25,7 @@ from ddp_ladder.common.model import Model, Several, Version2
 from ddp_ladder.ledger.resumption import GOOD, Kind, Resumption, resumptions
 from ddp_ladder.measuring.fingerprint import changes
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.plan.short_runs import script_digest
 from ddp_ladder.production.chain import End, end_of
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import TrainingState, read_progress
@@ -362,13 +363,6 @@ class RehearsalFile(Model):
 def rehearsal_directory(results: Path) -> Path:
     """Return the directory of the rehearsal in a ladder's results."""
     return results / PRODUCTION / REHEARSAL
-
-
-def script_digest(spec: RunSpec) -> str | None:
-    """Return the digest of the script as it is now; None for a module, which its Python finds, and without the file."""
-    with suppress(OSError):
-        return sha256(read_bytes(Path(spec.script)))
-    return None
 
 
 def what_is_rehearsed(spec: RunSpec) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.model import Count, Duration, Model, Name, Several, Version1
-from ddp_ladder.plan.fit import script_digest
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.plan.witness import WitnessRun, has_witness, witness_key, witness_runs
+from ddp_ladder.plan.short_runs import WitnessRun, has_witness, script_digest, witness_key, witness_runs
 from ddp_ladder.records.raw_models import Flops, Job, Witnessed, WitnessedPlace, WitnessStatus
 from ddp_ladder.settings.terms import Scale
 

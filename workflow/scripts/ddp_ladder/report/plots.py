@@ -33,7 +33,7 @@ from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.node_usage import notes_on, read_node_samples, timelines_of
 from ddp_ladder.nodes.usage import NodeSamples, RunPhase, Timeline, Values
-from ddp_ladder.plan.fit import Fit
+from ddp_ladder.plan.short_runs import Fit
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block

@@ -21,8 +21,8 @@ from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.ledger.jobs import JobRow
 from ddp_ladder.nodes.sampler import NodeDescription, read_machines
-from ddp_ladder.plan.fit import Fit, fit_of
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.plan.short_runs import Fit, fit_of
 from ddp_ladder.preflight.result import BadNode, PreflightResult, bad_nodes, by_scale
 from ddp_ladder.records.record import Record
 

@@ -16,8 +16,8 @@ from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.ledger import advice as accounting
 from ddp_ladder.measuring.owners import OWNERS
-from ddp_ladder.plan.fit import HEADINGS, Fit
 from ddp_ladder.plan.plan import wrapper_directory
+from ddp_ladder.plan.short_runs import HEADINGS, Fit
 from ddp_ladder.preflight.result import bandwidth, latency, pairs_tested
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks

@@ -22,7 +22,6 @@ from ddp_ladder.common.process import Interrupted
 from ddp_ladder.diagnosis.agent_failures import silence_in_words
 from ddp_ladder.diagnosis.hangs import hang_failure
 from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
-from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.ledger.jobs import Kind, accounted
 from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
@@ -35,6 +34,7 @@ from ddp_ladder.records.witness import Witnesses
 from ddp_ladder.run.assembling import Assembler, Assembly
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import END_S, limits_s, raise_on_signals, running
+from ddp_ladder.run.job_script import write_job_script
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf

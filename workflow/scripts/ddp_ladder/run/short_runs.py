@@ -19,15 +19,21 @@ from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, Words, cut, matches, read_lines
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen
-from ddp_ladder.plan.fit import (
+from ddp_ladder.plan.plan import Plan, RunSpec, WitnessLimits
+from ddp_ladder.plan.short_runs import (
+    LONGEST,
+    SLOWER,
     Fit,
     Outcome,
     Trial,
     Trials,
+    WitnessRun,
     batch_range,
     choice,
     fit_file,
     kept_trials,
+    longest_s,
+    place_of,
     search,
     search_key,
     trial_spec,
@@ -35,8 +41,6 @@ from ddp_ladder.plan.fit import (
     with_batch,
     workload_key,
 )
-from ddp_ladder.plan.plan import Plan, RunSpec, WitnessLimits
-from ddp_ladder.plan.witness import LONGEST, SLOWER, WitnessRun, longest_s, place_of
 from ddp_ladder.records.raw_files import RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Flops, WitnessedPlace
 from ddp_ladder.records.record import LeftOut, Record, placed, write_record

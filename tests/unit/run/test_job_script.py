@@ -1,6 +1,6 @@
 """job.sh as text; its template is workflow/templates/job.sh.j2. tests/slurm/test_eject_on_slurm.py submits some.
 
-After an intended change: PYTHONPATH=workflow/scripts:tests python tests/unit/job_script/test_job_script.py
+After an intended change: PYTHONPATH=workflow/scripts:tests python tests/unit/run/test_job_script.py
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import TEMPLATES, RunDirectory
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.job_script.script import job_script, write_job_script
 from ddp_ladder.node.launch import INSTRUMENT, Places, node_environment, processes, script_argv
 from ddp_ladder.node.network import free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.launchers import TORCHRUN, Rendezvous
+from ddp_ladder.run.job_script import job_script, write_job_script
 from ddp_ladder.settings.keys import Slurm
 from instrument_support import python_named, run_json
 from make_files import write_programs
