@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from make_jobs import make_chain
 from make_records import make_plan_of, make_spec
 from make_runs import write_run
+from make_usage import make_monitor_file, samples_text
 
 
 @given(st.lists(st.tuples(st.floats(1, 4000), st.floats(50, 150)), max_size=60))
@@ -132,6 +133,21 @@ def test_what_a_person_asks_of_a_link_is_said_and_reaches_its_ranks(tmp_path: Pa
     assert stop(tmp_path) is not None  # until the chain is started again
     forget(tmp_path)
     assert stop(tmp_path) is None
+
+
+def test_memory_that_would_fill_a_gpu_before_the_link_ends_is_said(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, "warn")
+    watched.watch.begin(watched.directory, watched.run.replace(warn_at_s=1e9 + 6 * 3600))
+    about = make_monitor_file(gpu_count=1, node=watched.run.nodes[0])
+    write_json(watched.directory.monitor(0), about.replace(**watched.run.identity).model_dump())
+    size = about.gpus[0].memory_bytes
+    assert size
+    for minute in range(60):
+        text = samples_text(about, 1, gpu0_memory_used_bytes=int(size * (0.2 + 0.01 * minute)))
+        watched.directory.samples(0).write_text(text)
+        watched.minute(1000.0)
+    (line,) = watched.said
+    assert line.startswith(f"production 1x2 link 3: the memory of GPU 0 of {about.node} grows by ")
 
 
 def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from ddp_ladder.common.files import RunDirectory, read_bytes, write_json, writin
 from ddp_ladder.common.formats import duration, milliseconds, percent, significant
 from ddp_ladder.common.model import Count, Model
 from ddp_ladder.measuring.windows import Sums, Window, known_so_far, sums_of, window_of
-from ddp_ladder.nodes.files import THROTTLE_REASONS, last_cells, last_sample, of_gpus
+from ddp_ladder.nodes.files import THROTTLE_REASONS, MonitorFile, last_cells, last_sample, of_gpus
 from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
 from ddp_ladder.nodes.usage import LARGEST_VALUE
 from ddp_ladder.production.asked import is_to_stop, takes_save
 from ddp_ladder.production.chain import Chain
+from ddp_ladder.production.growing import Growth
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, Slow, SlowFile
 
@@ -92,6 +93,13 @@ def signs_of_nodes(cells: Mapping[str, Mapping[str, str]], samples: Mapping[str,
     return found
 
 
+def memories_of(about: MonitorFile) -> list[tuple[str, str, float]]:
+    """Return the memories of a node and its GPUs: place, column of the samples, and size in bytes. Pure."""
+    node = (about.node, "node_memory_used_bytes", float(about.memory_bytes))
+    gpus = ((gpu.index, gpu.memory_bytes) for gpu in about.gpus if gpu.memory_bytes)
+    return [node, *((f"GPU {index} of {about.node}", f"gpu{index}_memory_used_bytes", size) for index, size in gpus)]
+
+
 # The watch over one link
 
 
@@ -117,6 +125,7 @@ class SpeedWatch:
         self._run_directory, self._run = directory, run
         self._promise = None if rate is None else Promise(rate, self.chain.slower_percent)
         self._slow: list[Slow] = []
+        self._growth, self._memories = Growth(), dict[str, list[tuple[str, str, float]]]()
         self._sums = deque(maxlen=self.windows + 1)
         self._until_s: float | None = None
         self._next_s = time.monotonic()
@@ -160,6 +169,24 @@ class SpeedWatch:
         samples = self._samples(last_sample)
         memory = [size for sample in samples.values() for size in of_gpus(sample, "memory_used_bytes")]
         append_row(self.directory / TABLE, row_of(self.link, self._run.job.id, window, max(memory, default=None)))
+        if self._run.warn_at_s is not None:
+            end_s = self._run.warn_at_s + self.chain.warn_before_s
+            for line in self._growth.add(window.ended_at_s, self._memory(samples), end_s):
+                self.say(f"{self.label}: {line}")
+
+    def _memory(self, samples: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+        """Return the used and the whole memory of each node and GPU that is sampled, in bytes."""
+        for node_rank, node in enumerate(self._run.nodes):
+            if node not in self._memories:
+                with suppress(OSError, ValueError):
+                    about = of_run(self._run, MonitorFile, self._run_directory.monitor(node_rank))
+                    self._memories[node] = memories_of(about)
+        return {
+            place: (samples[node][column], size)
+            for node in samples.keys() & self._memories.keys()
+            for place, column, size in self._memories[node]
+            if column in samples[node]
+        }
 
     def _judge(self) -> None:
         whole = window_of(self._sums[0], self._sums[-1])
