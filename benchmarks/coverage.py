@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests")]
 
-from ddp_ladder.gates.interval import LogMean  # noqa: E402
+from ddp_ladder.gates.interval import Estimate, LogMean  # noqa: E402
 from ddp_ladder.gates.points import ScalePoint  # noqa: E402
 from ddp_ladder.gates.scaling import scale_points  # noqa: E402
 from ddp_ladder.gates.verdict import GateFinding, performance  # noqa: E402
@@ -95,7 +95,7 @@ def certain_before(one: Ladder, threshold: float) -> tuple[bool, bool]:
     """Return verdict and certainty by the rule before: Welch over all repeats; of one repeat, 15 blocks of 1 %."""
     baseline, here = (LogMean.of(figures) for figures in one.figures)
     log = here.over(baseline)
-    value = (one.point.efficiency or 0) / threshold
+    value = (one.point["efficiency"] or 0) / threshold
     half = log.repeats.half_width if log.repeats else 1.96 * math.sqrt(2 / 15) * WITHIN * 1.25
     return value >= 1, abs(math.log(value)) > half
 
@@ -108,13 +108,13 @@ def coverage(ladders: int) -> Iterator[str]:
             held, of_any, widths, wrong, wrong_before, sure = [], [], [], 0, 0, 0
             for _ in range(ladders):
                 one = ladder(generator, jobs, repeats, between, GateThresholds())
-                point, log = one.point, one.point.log_efficiency
-                if point.efficiency_low is not None and point.efficiency_high is not None:
+                efficiency = one.point.of("efficiency") or Estimate(0.0)
+                if efficiency.low is not None and efficiency.high is not None:
                     truth = one.truth if jobs == 1 else EFFICIENCY
-                    held.append(point.efficiency_low <= truth <= point.efficiency_high)
-                    widths.append(math.log(point.efficiency_high / point.efficiency_low) / 2)
-                if log and log.repeats and point.efficiency:
-                    low, high = log.interval_of_any_job(point.efficiency)
+                    held.append(efficiency.low <= truth <= efficiency.high)
+                    widths.append(math.log(efficiency.high / efficiency.low) / 2)
+                if efficiency.log and efficiency.log.repeats:
+                    low, high = efficiency.log.interval_of_any_job(efficiency.value)
                     of_any.append(low is None or high is None or low <= EFFICIENCY <= high)
                 threshold = EFFICIENCY * math.exp(generator.uniform(-NEAR, NEAR))
                 right = threshold <= EFFICIENCY

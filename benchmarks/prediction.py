@@ -283,7 +283,7 @@ class Score:
     def of(cls, cases: Sequence[Case], calibrations: dict[str, Calibration]) -> Score:
         """Score the cases, each with the calibration found without its source."""
         made = [(case, estimate(case.known, case.later.scale, calibrations[case.table.source])) for case in cases]
-        found = [(case, one[0], one[1] or 0.0, one[2] or math.inf) for case, one in made if one]
+        found = [(case, one.value, one.low or 0.0, one.high or math.inf) for case, one in made if one]
         weight = weights([case.table for case, *_ in found])
         inside = [low <= case.later.samples_per_s <= high for case, _, low, high in found]
         ratios = {OURS: [case.ratio(rate) for case, rate, *_ in found]}

@@ -123,8 +123,8 @@ def test_all_of_a_run_takes_no_less_than_its_steps() -> None:
     records = [make_record(spec, 1000.0) for spec in specs]
     records = [record.replace(throughput=record.throughput.replace(**faster)) for record in records]
     (point,) = view_of(records).points
-    assert point.hours_to_solution == pytest.approx(25)
-    assert point.wall_hours_to_solution == pytest.approx(25 * 1100 / 1090 + 4.2 / 3600)
+    assert point["hours_to_solution"] == pytest.approx(25)
+    assert point["wall_hours_to_solution"] == pytest.approx(25 * 1100 / 1090 + 4.2 / 3600)
 
 
 # --- All who word it
@@ -242,7 +242,7 @@ def seen_by_watch(view: ReportView) -> None:
         name, _, rate, efficiency = screen._figures(state, ScaleState(job, ()))
         point = known.get(name)
         assert rate == (SAMPLES_PER_S.shown(point) if point else "")
-        assert efficiency == (EFFICIENCY.shown(point) if point and point.efficiency else "")
+        assert efficiency == (EFFICIENCY.shown(point) if point and point["efficiency"] else "")
 
 
 def compared_by_its_own_rule(view: ReportView) -> None:

@@ -11,7 +11,7 @@ import predict
 import pytest
 from ddp_ladder.analysis.prediction import predict as predict_scale
 from ddp_ladder.analysis.prediction import series_of
-from ddp_ladder.gates.figures import csv_columns
+from ddp_ladder.gates.figures import SCALING_CSV, csv_row
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.report.document import csv_text
 from ddp_ladder.settings.terms import Scale
@@ -81,7 +81,7 @@ def test_the_table_of_the_report_gives_the_figures_of_the_report(table: Path, ca
     rates = {"1x1": 931.08, "1x2": 1725.14, "1x8": 6419.29, "2x8": 12042.89}
     records = [make_record(spec, repeated(rates[str(spec.scale)], spec)) for spec in make_specs(list(rates))]
     points = scale_points([record.spec for record in records], records_by_name(records))
-    table.write_text(csv_text(map(vars, points), csv_columns()))
+    table.write_text(csv_text(map(csv_row, points), SCALING_CSV))
     for at in ("4x8", "2x8"):
         found = printed(capsys, "--table", table, "--at", at)
         shown = predict_scale(series_of(points, "default", "weak"), Scale.parse(at))

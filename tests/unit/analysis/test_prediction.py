@@ -18,6 +18,7 @@ from ddp_ladder.analysis.prediction import (
     series_of,
     step_to,
 )
+from ddp_ladder.gates.interval import Estimate
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.settings.terms import Mode, Scale
@@ -44,8 +45,8 @@ def series(mode: Mode = "weak", **efficiencies: float) -> MeasuredSeries:
 
 def known(measured: MeasuredSeries, at: Scale) -> tuple[float, float, float]:
     """Return the lower end, the figure and the upper end of an estimate."""
-    rate, low, high = estimate(measured, at)
-    return low, rate, high
+    found = estimate(measured, at)
+    return found.low, found.value, found.high
 
 
 def step(measured: MeasuredSeries, at: str) -> Step:
@@ -140,25 +141,25 @@ def test_repeats_widen_the_interval_by_their_noise() -> None:
     low, rate, high = known(noisy, Scale(2, 4))
     assert rate == pytest.approx(ring_rate(Scale(2, 4)))
     assert 0.1 < math.log(high / low) < 0.6  # 10 %, the t of eight degrees of freedom, three repeats
-    assert estimate(RING, Scale(2, 4)) == (ring_rate(Scale(2, 4)), None, None)
+    assert estimate(RING, Scale(2, 4)) == Estimate(ring_rate(Scale(2, 4)))
 
 
 def test_series_from_the_points_of_the_gates() -> None:
     points = [
         ScalePoint(
             variant="default", mode="weak", stage="stage1", nodes=scale.nodes, gpus_per_node=scale.gpus_per_node,
-            world_size=scale.world_size, batch_per_gpu=64, global_batch=64, repeats=3, samples_per_s=ring_rate(scale),
-            samples_per_s_low=0.98 * ring_rate(scale), samples_per_s_high=1.02 * ring_rate(scale), status="ok",
+            world_size=scale.world_size, batch_per_gpu=64, global_batch=64, repeats=3, status="ok",
+            figures={"samples_per_s": Estimate(1.0, 0.98, 1.02) * ring_rate(scale)},
         )
         for scale in SHAPES
     ]  # fmt: skip
     points.append(replace(points[0], nodes=4, status="not comparable"))
-    points.append(replace(points[0], nodes=8, status="not run", samples_per_s=None))
+    points.append(replace(points[0], nodes=8, status="not run", figures={}))
     points.append(replace(points[0], variant="gloo"))
     found = series_of(points, "default", "weak")
     assert [str(point.scale) for point in found.points] == ["1x1", "1x2", "1x4", "2x4"]
     assert found.noise_of(found.largest) == pytest.approx(math.log(1.02 / 0.98) / 2)
-    wide = [replace(point, samples_per_s_low=None, samples_per_s_high=None) for point in points]
+    wide = [point.having({"samples_per_s": point["samples_per_s"]}) for point in points]
     assert estimate(found, Scale(4, 4))
     assert estimate(series_of(wide, "default", "weak"), Scale(4, 4)) is None  # no exact prediction from wide scatter
 

@@ -18,7 +18,7 @@ from ddp_ladder.archive.archive import MANIFEST, make_archive, read_archive, unp
 from ddp_ladder.archive.names import Names, texts_in
 from ddp_ladder.common.files import OWN, write_json
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.gates.figures import csv_columns
+from ddp_ladder.gates.figures import SCALING_CSV, csv_row
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.sampler import machine_directory
 from ddp_ladder.plan.plan import read_plan
@@ -48,7 +48,7 @@ HOURS = "\nhours: {name: SBU, per_gpu_hour: 2}\n"
 
 
 def figures(ladder: LadderResults) -> str:
-    return csv_text(map(vars, ladder.points), csv_columns())
+    return csv_text(map(csv_row, ladder.points), SCALING_CSV)
 
 
 @pytest.fixture(scope="module")

@@ -102,10 +102,11 @@ def test_a_good_ladder_opens(ladder: Ladder, stage: str) -> None:
 def test_the_evidence_holds_the_numbers_and_the_records(ladder: Ladder) -> None:
     gate = read_json(write_verdict(ladder.judge("stage2"), ladder.gates))
     base, point = gate["points"]
-    assert base["samples_per_s"] == pytest.approx(1024, rel=0.01)
-    assert point["samples_per_s"] == pytest.approx(1843, rel=0.01)
-    assert point["efficiency"] == pytest.approx(0.9, rel=0.01)
-    assert point["efficiency_low"] <= point["efficiency"] <= point["efficiency_high"]
+    assert base["figures"]["samples_per_s"]["value"] == pytest.approx(1024, rel=0.01)
+    assert point["figures"]["samples_per_s"]["value"] == pytest.approx(1843, rel=0.01)
+    efficiency = point["figures"]["efficiency"]
+    assert efficiency["value"] == pytest.approx(0.9, rel=0.01)
+    assert efficiency["low"] <= efficiency["value"] <= efficiency["high"]
     sanity, *_, efficiency = gate["judged"]
     assert (sanity["check"], efficiency["check"]) == ("sanity", "efficiency")
     assert sanity["measured"].endswith(" checks passed")
@@ -340,7 +341,7 @@ def test_the_plain_baseline_is_in_the_evidence_and_not_judged(tmp_path: Path) ->
     assert {point.variant for point in verdict.points} == {"default", "plain"}
     assert any("plain/weak/1x1/r2" in path for path in verdict.records)
     two = next(point for point in verdict.points if point.world_size == 2)
-    assert two.efficiency_plain == pytest.approx(1900 / 2048, rel=0.02)
+    assert two["efficiency_plain"] == pytest.approx(1900 / 2048, rel=0.02)
 
 
 # How it is told

@@ -6,11 +6,12 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
-from ddp_ladder.gates.interval import LogMean, Variance, factor
-from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.interval import Doubt, Estimate, LogMean, Variance, factor
+from ddp_ladder.gates.points import Figures, ScalePoint
 from ddp_ladder.gates.verdict import GateFinding, Verdict, closed_box, outcome_line, performance
 from ddp_ladder.report.view import gate_words
 from ddp_ladder.settings.keys import GateThresholds
@@ -32,28 +33,40 @@ def point(
 ) -> ScalePoint:
     """Of one node."""
     value, half_width = efficiency
-    log = log_of(value, half_width, repeats, differ_percent)
-    low, high = log.interval(value)
-    rate, rate_low, rate_high = (figure and 1000 * ranks * figure for figure in (value, low, high))
-    return ScalePoint(
-        "default", "weak", f"stage{ranks}", 1, ranks, ranks, 64, 64 * ranks, repeats,
-        samples_per_s=rate, samples_per_s_low=rate_low, samples_per_s_high=rate_high,
-        efficiency=value, efficiency_low=low, efficiency_high=high,
-        data_wait_fraction=wait, status="ok", jobs=1,
-        log_rate=replace(log, mean=log.mean + math.log(1000 * ranks)), log_efficiency=log if ranks > 1 else None,
-    )  # fmt: skip
+    found = Estimate.of(value, log_of(value, half_width, repeats, differ_percent))
+    figures: Figures = {
+        "samples_per_s": found * (1000 * ranks),
+        "efficiency": found if ranks > 1 else replace(found, log=None),
+        "data_wait_fraction": wait,
+    }
+    empty = ScalePoint("default", "weak", f"stage{ranks}", 1, ranks, ranks, 64, 64 * ranks, repeats, jobs=1)
+    return empty.having(figures, status="ok")
+
+
+def doubted(point: ScalePoint, *doubts: Doubt) -> ScalePoint:
+    return point.having({"efficiency": replace(point.of("efficiency"), doubts=doubts)})
+
+
+UNSTEADY = Doubt("unsteady", "the step times were not steady", "set measure.max_steps: 200")
 
 
 def judged(
-    efficiency: Interval, gate: GateThresholds, *, repeats: int = 5, differ_percent: float = 0.0, **changed: Any
+    efficiency: Interval,
+    gate: GateThresholds,
+    *doubts: Doubt,
+    repeats: int = 5,
+    differ_percent: float = 0.0,
+    waits: float = 0.02,
+    figures: Figures = MappingProxyType({}),
+    **changed: Any,
 ) -> list[GateFinding]:
-    one, two = point(1, wait=changed.pop("waits", 0.02)), point(2, efficiency, repeats, differ_percent)
-    two = replace(two, **changed)
+    one, two = point(1, wait=waits), point(2, efficiency, repeats, differ_percent)
+    two = doubted(two, *doubts).having(figures, **changed)
     return list(performance(replace(PLAN, gates={"stage2": gate}), two, (one, two), Path("results")))
 
 
-def only(efficiency: Interval, gate: GateThresholds, repeats: int = 5, **changed: Any) -> GateFinding:
-    (finding,) = judged(efficiency, gate, repeats=repeats, **changed)
+def only(efficiency: Interval, gate: GateThresholds, *doubts: Doubt, repeats: int = 5, **changed: Any) -> GateFinding:
+    (finding,) = judged(efficiency, gate, *doubts, repeats=repeats, **changed)
     return finding
 
 
@@ -106,7 +119,7 @@ REMEDY = "make 1x1 faster first"
 def test_a_verdict_that_another_job_may_turn_is_uncertain_and_the_remedy_comes_first(
     efficiency: Interval, repeats: int, differ_percent: float, ok: bool, told: str, advice: str
 ) -> None:
-    finding = only(efficiency, AT_80, repeats, differ_percent=differ_percent)
+    finding = only(efficiency, AT_80, repeats=repeats, differ_percent=differ_percent)
     assert (finding.ok, finding.uncertain) == (ok, bool(told))
     assert finding.measured.partition(", uncertain: ")[2] == told
     assert re.match(advice, finding.next)
@@ -114,11 +127,11 @@ def test_a_verdict_that_another_job_may_turn_is_uncertain_and_the_remedy_comes_f
 
 
 def test_a_verdict_on_step_times_that_were_not_steady_is_not_certain() -> None:
-    finding = only((0.9, 0.01), AT_80, unsteady="set measure.max_steps: 200")
+    finding = only((0.9, 0.01), AT_80, UNSTEADY)
     assert (finding.ok, finding.uncertain) == (True, True)
     assert finding.measured.endswith("uncertain: the step times were not steady")
     assert finding.next == "set measure.max_steps: 200"
-    closed = only((0.4, 0.0), AT_80, repeats=1, unsteady="set measure.max_steps: 200")
+    closed = only((0.4, 0.0), AT_80, UNSTEADY, repeats=1)
     assert closed.measured.endswith("uncertain: this is an estimate from one repeat; the step times were not steady")
     assert [step.split()[0] for step in closed.next.split("; or ")] == ["make", "set", "lower"]
     assert "; or set measure.max_steps: 200; or" in closed.next  # repeats do not make steps steady
@@ -149,7 +162,7 @@ def test_a_figure_that_slow_steps_recur_in_is_called_samples_over_time() -> None
 
 def test_all_thresholds_are_judged_and_what_is_not_known_passes_none() -> None:
     gate = GateThresholds(min_efficiency=0.8, min_samples_per_s=2000, max_data_wait_fraction=1)
-    efficiency, throughput, data_wait = judged((0.9, 0.03), gate, data_wait_fraction=None)
+    efficiency, throughput, data_wait = judged((0.9, 0.03), gate, figures={"data_wait_fraction": None})
     assert (efficiency.check, efficiency.ok) == ("efficiency", True)
     assert (throughput.check, throughput.ok) == ("throughput", False)
     assert (data_wait.check, data_wait.ok, data_wait.measured) == ("data wait", False, "it was not measured")
@@ -178,13 +191,9 @@ def test_a_closed_gate_says_so_only_where_nothing_else_closes_it() -> None:
     assert "uncertain" not in closed_box(gate)
 
 
-@pytest.mark.parametrize("where", ["1x1", "1x2"])
 @pytest.mark.parametrize("efficiency", [1.0, 0.6])
-def test_time_in_no_step_that_may_be_training_makes_the_gate_uncertain(where: str, efficiency: float) -> None:
-    """Here or at the baseline."""
-    doubt = {"unexplained": "...", "unexplained_next": "look at the loop"}
-    points = [replace(p, **doubt) if str(p.scale) == where else p for p in (point(1), point(2, (efficiency, 0.0)))]
-    (finding,) = performance(replace(PLAN, gates={"stage2": AT_80}), points[1], points, Path("results"))
+def test_time_in_no_step_that_may_be_training_makes_the_gate_uncertain(efficiency: float) -> None:
+    finding = only((efficiency, 0.0), AT_80, Doubt("doubtful", "...", "look at the loop", "1x1"))
     assert (finding.ok, finding.uncertain) == (efficiency > 0.8, True)
-    assert f"uncertain: at {where} ..." in finding.measured
+    assert "uncertain: at 1x1 ..." in finding.measured
     assert "look at the loop" in finding.next

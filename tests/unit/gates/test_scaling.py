@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ddp_ladder.analysis.decisions import Work, with_cost
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
-from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.plan.plan import RunSpec, Units
 from ddp_ladder.records.record import Record, Source
 from make_records import make_failed_record, make_record, make_spec, make_specs, records_by_name, repeated, with_steps
 
@@ -33,14 +34,14 @@ def test_figures_of_a_full_ladder() -> None:
     records[best.name] = make_record(best, 1.2 * RATES["1x2"], exposed_comm_fraction=0.1)
     points = by_scale(scale_points(specs, records))
     point = points["1x2"]
-    assert (point.status, point.samples_per_s, point.speedup) == ("ok", 1800, pytest.approx(1.8))
-    assert point.efficiency == pytest.approx(0.9)
-    assert point.step_time_s == pytest.approx(128 / 1800)
-    assert point.gpu_hours_per_million_samples == pytest.approx(2e6 / 1800 / 3600)
-    assert (point.data_wait_fraction, point.exposed_comm_fraction) == (0.02, 0.1)
+    assert (point.status, point["samples_per_s"], point["speedup"]) == ("ok", 1800, pytest.approx(1.8))
+    assert point["efficiency"] == pytest.approx(0.9)
+    assert point["step_time_s"] == pytest.approx(128 / 1800)
+    assert point["gpu_hours_per_million_samples"] == pytest.approx(2e6 / 1800 / 3600)
+    assert (point["data_wait_fraction"], point["exposed_comm_fraction"]) == (0.02, 0.1)
     assert (point.repeats, point.batch_per_gpu, point.global_batch) == (3, 64, 128)
-    assert points["2x1"].efficiency == pytest.approx(0.8)
-    assert (points["1x1"].efficiency, points["1x1"].speedup) == (1.0, 1.0)
+    assert points["2x1"]["efficiency"] == pytest.approx(0.8)
+    assert (points["1x1"]["efficiency"], points["1x1"]["speedup"]) == (1.0, 1.0)
 
 
 def test_left_out_on_purpose_is_not_run_and_says_why() -> None:
@@ -59,8 +60,8 @@ def test_a_failed_repeat_keeps_the_figures_of_the_good_ones_but_no_efficiency() 
     records = ladder(specs)
     records["default/weak/1x2/r2"] = make_failed_record(make_spec("1x2", repeat=2))
     point = by_scale(scale_points(specs, records))["1x2"]
-    assert (point.status, point.repeats, point.samples_per_s) == ("failed", 2, 1800)
-    assert (point.efficiency, point.speedup) == (None, None)
+    assert (point.status, point.repeats, point["samples_per_s"]) == ("failed", 2, 1800)
+    assert (point["efficiency"], point["speedup"]) == (None, None)
     assert "1 of 3 repeats failed" in point.note
 
 
@@ -71,7 +72,7 @@ def test_without_a_baseline_there_is_no_efficiency(why: str) -> None:
     if why == "failed":
         records["default/weak/1x1/r1"] = make_failed_record(make_spec("1x1"))
     point = by_scale(scale_points(specs, records))["1x2"]
-    assert (point.status, point.efficiency, point.samples_per_s) == ("not comparable", None, 1800)
+    assert (point.status, point["efficiency"], point["samples_per_s"]) == ("not comparable", None, 1800)
     assert f"the 1x1 baseline of default, weak, {why}" in point.note
 
 
@@ -91,7 +92,7 @@ def test_more_than_ideal_is_flagged() -> None:
     specs = make_specs(["1x1", "1x2"])
     records = [make_record(s, 1000.0 if s.gpus == 1 else 2140.0) for s in specs]
     point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
-    assert (point.status, point.efficiency) == ("check", pytest.approx(1.07))
+    assert (point.status, point["efficiency"]) == ("check", pytest.approx(1.07))
     assert point.note.startswith("107 %: more than the ideal; the baseline is slower than it should")
 
 
@@ -101,11 +102,28 @@ def test_a_ladder_that_starts_above_one_gpu_is_compared_with_its_first_scale(mod
     specs = [*make_specs(["1x2"], stage="stage1", modes=[mode]), *make_specs(["1x4", "2x4"], modes=[mode])]
     records = [make_record(spec, repeated(rates[str(spec.scale)], spec)) for spec in specs]
     first, _, top = scale_points(specs, records_by_name(records))
-    assert (first.status, first.speedup, first.efficiency, first.is_baseline) == ("ok", 1.0, 1.0, True)
-    assert (top.baseline, top.status, top.speedup) == ("1x2", "ok", pytest.approx(6500 / 1900))
-    assert top.efficiency == pytest.approx(6500 / 1900 / 4)
-    assert (top.efficiency_low or 1) < (top.efficiency or 0) < (top.efficiency_high or 0)
-    assert (first.efficiency_total_time, top.efficiency_plain, top.note) == (1, None, "")
+    assert (first.status, first["speedup"], first["efficiency"], first.is_baseline) == ("ok", 1.0, 1.0, True)
+    assert (top.baseline, top.status, top["speedup"]) == ("1x2", "ok", pytest.approx(6500 / 1900))
+    assert top["efficiency"] == pytest.approx(6500 / 1900 / 4)
+    assert top.of("efficiency").low < top["efficiency"] < top.of("efficiency").high
+    assert (first["efficiency_total_time"], top["efficiency_plain"], top.note) == (1, None, "")
+
+
+@pytest.mark.parametrize("where", ["1x1", "1x2"])
+def test_a_doubt_here_or_at_the_baseline_travels_with_what_is_computed_from_it(where: str) -> None:
+    specs = make_specs(["1x1", "1x2"])
+    doubt = remark("doubtful count", "its samples are a guess", "set them")
+    records = ladder(specs)
+    for name, record in records.items():
+        records[name] = record.replace(remarks=(doubt,) * (str(record.spec.scale) == where))
+    first, point = with_cost(scale_points(specs, records), Work(samples=1e6), Units())
+    for key in ("speedup", "efficiency"):
+        assert point.of(key).doubts_in_words == f"at {where} its samples are a guess"
+    for key in ("samples_per_s", "gpu_hours_per_million_samples", "hours_to_solution", "wall_hours_to_solution"):
+        doubted = first if where == "1x1" else point
+        assert [one.of(key).doubts_in_words for one in (first, point) if one.of(key).doubts] == [
+            doubted.of("samples_per_s").doubts_in_words
+        ]
 
 
 def run(scale: str, wall_s: float, samples: int, repeat: int = 1) -> Record:
@@ -119,12 +137,13 @@ def test_efficiency_by_total_time_is_the_centres_formula_by_the_sample() -> None
     """CSC: a speed-up of 1.5 when doubling the nodes, or of 3 when quadrupling, is 75 %."""
     base = [run("1x4", 600.0, 8000)]
     for here in (run("2x4", 400.0, 8000), run("4x4", 200.0, 8000), run("2x4", 800.0, 16000)):
-        assert efficiency_by_total_time([here], base) == (pytest.approx(0.75), None, None)
+        alone = efficiency_by_total_time([here], base)
+        assert (alone.value, alone.low, alone.high) == (pytest.approx(0.75), None, None)
     several, bases = (
         [run(scale, wall_s + k, 8000, k + 1) for k in range(3)] for scale, wall_s in (("2x4", 400), ("1x4", 600))
     )
-    value, low, high = efficiency_by_total_time(several, bases) or (0, 0, 0)
-    assert low < value < high
+    found = efficiency_by_total_time(several, bases)
+    assert found.low < found.value < found.high
     assert efficiency_by_total_time([*several, run("2x4", 60, 0, 4)], base) is None  # its samples were not counted
     assert efficiency_by_total_time([], base) is None
 
@@ -140,7 +159,7 @@ def test_repeats_of_several_jobs_show_what_jobs_differ_by() -> None:
     assert several.jobs == 2
     one_job = [record.replace(job=records[0].job) for record in records]
     one = by_scale(scale_points(specs, records_by_name(one_job)))["1x2"]
-    assert several.efficiency_low < 0.93 < one.efficiency_low  # the other way round: 0.95
+    assert several.of("efficiency").low < 0.93 < one.of("efficiency").low  # the other way round: 0.95
 
 
 def test_another_batch_than_planned_is_noted() -> None:
@@ -192,9 +211,9 @@ def test_the_parts_of_a_scale_s_start_up_add_up() -> None:
         record = make_record(spec)
         records.append(record.replace(ranks=(record.ranks[0].replace(startup_s=startup_s),)))
     (point,) = scale_points(specs, records_by_name(records))
-    known = (point.startup_spawn_s, point.startup_import_torch_s, point.startup_process_group_s)
-    assert (*known, point.startup_script_s, point.startup_first_step_s) == (2, 4, 1, 0.5, 0.5)
-    assert (point.startup_s, point.startup_compile_s) == (8, 0.25)
+    known = (point["startup_spawn_s"], point["startup_import_torch_s"], point["startup_process_group_s"])
+    assert (*known, point["startup_script_s"], point["startup_first_step_s"]) == (2, 4, 1, 0.5, 0.5)
+    assert (point["startup_s"], point["startup_compile_s"]) == (8, 0.25)
 
 
 BUSY = np.tile([*[1.0] * 15, 3.0], 4)  # a loop that evaluates in each 16th step
@@ -211,19 +230,19 @@ def busy_ladder(busy_at: Sequence[str]) -> dict[str, ScalePoint]:
 def test_slow_steps_that_recur_are_in_every_figure() -> None:
     points = busy_ladder(["1x1", "1x2", "2x1"])
     for point, ranks in ((points["1x1"], 1), (points["1x2"], 2)):
-        assert (point.statistic, point.step_time_s) == ("samples / time", pytest.approx(18 / 16))
-        assert point.samples_per_s == point.samples_per_s_total == pytest.approx(64 * ranks / (18 / 16))
-        assert point.samples_per_s_low < point.samples_per_s < point.samples_per_s_high < 0.98 * 64 * ranks
+        assert (point.statistic, point["step_time_s"]) == ("samples / time", pytest.approx(18 / 16))
+        assert point["samples_per_s"] == point["samples_per_s_total"] == pytest.approx(64 * ranks / (18 / 16))
+        assert point.rate.low < point.rate.value < point.rate.high < 0.98 * 64 * ranks
         assert point.note == "the figures are samples / time, 11.1 % below the median of blocks: slow steps recur"
-    assert points["1x2"].efficiency == pytest.approx(1)
-    assert points["1x2"].efficiency_low < 0.97  # both sides have the error of the same statistic
+    assert points["1x2"]["efficiency"] == pytest.approx(1)
+    assert points["1x2"].of("efficiency").low < 0.97  # both sides have the error of the same statistic
 
 
 @pytest.mark.parametrize("busy", ["1x1", "1x2"])
 def test_both_sides_of_a_ratio_have_the_same_statistic(busy: str) -> None:
     points = busy_ladder([busy])
     assert {point.statistic for point in points.values()} == {"samples / time"}
-    assert points["1x2"].efficiency == pytest.approx(18 / 16 if busy == "1x1" else 16 / 18, rel=0.001)
+    assert points["1x2"]["efficiency"] == pytest.approx(18 / 16 if busy == "1x1" else 16 / 18, rel=0.001)
     assert "the figures are samples / time, as at the scales where slow steps recur" in points["2x1"].note
 
 
@@ -232,9 +251,9 @@ def test_a_disturbance_in_one_repeat_changes_no_statistic_and_is_noted() -> None
     times_s = np.tile([0.99, 1.0, 1.0, 1.01], 5)
     times_s[7] = 4.0
     (point,) = scale_points(specs, records_by_name([with_steps(make_record(spec), times_s) for spec in specs]))
-    assert (point.statistic, point.samples_per_s) == ("median of blocks", pytest.approx(64))
+    assert (point.statistic, point["samples_per_s"]) == ("median of blocks", pytest.approx(64))
     assert "samples / time is 55.7 samples/s, 13.0 % below" in point.note
-    assert point.step_time_s_mean == pytest.approx(times_s.mean())
+    assert point["step_time_s_mean"] == pytest.approx(times_s.mean())
 
 
 @pytest.mark.parametrize(("compile_later", "is_named"), [(3.8, True), (1.0, False), (0.0, False), (None, False)])
@@ -262,8 +281,8 @@ def test_the_interval_of_slow_steps_that_recur_covers_the_truth() -> None:
             times_s[generator.integers(16) :: 16] *= 3
             records.append(with_steps(make_record(spec), times_s))
         point = by_scale(scale_points(specs, records_by_name(records)))["1x2"]
-        held["rate"] += point.samples_per_s_low <= 128 * 16 / 18 <= point.samples_per_s_high
-        held["efficiency"] += point.efficiency_low <= 1 <= point.efficiency_high
+        held["rate"] += point.of("samples_per_s").low <= 128 * 16 / 18 <= point.of("samples_per_s").high
+        held["efficiency"] += point.of("efficiency").low <= 1 <= point.of("efficiency").high
     assert min(held.values()) >= 90
 
 
@@ -302,13 +321,13 @@ def by_variant_and_scale(specs: Sequence[RunSpec], records: dict[str, Record]) -
 def test_every_efficiency_is_also_given_against_the_script_alone() -> None:
     points = by_variant_and_scale(*with_plain())
     one, two = points["default", "1x1"], points["default", "1x2"]
-    assert (one.efficiency, two.efficiency) == (1, pytest.approx(0.9))
-    assert one.efficiency_plain == pytest.approx(1000 / 1100)
-    assert two.efficiency_plain == pytest.approx(1800 / 2200)
-    assert two.efficiency_plain_low < two.efficiency_plain < two.efficiency_plain_high
+    assert (one["efficiency"], two["efficiency"]) == (1, pytest.approx(0.9))
+    assert one["efficiency_plain"] == pytest.approx(1000 / 1100)
+    assert two["efficiency_plain"] == pytest.approx(1800 / 2200)
+    assert two.of("efficiency_plain").low < two["efficiency_plain"] < two.of("efficiency_plain").high
     alone = points["plain", "1x1"]
-    assert (alone.samples_per_s, alone.status, alone.note, alone.is_plain) == (1100, "ok", "", True)
-    assert (alone.efficiency, alone.speedup, alone.efficiency_plain) == (None, None, None)
+    assert (alone["samples_per_s"], alone.status, alone.note, alone.is_plain) == (1100, "ok", "", True)
+    assert (alone["efficiency"], alone["speedup"], alone["efficiency_plain"]) == (None, None, None)
 
 
 def test_a_script_that_needs_a_launcher_costs_a_note() -> None:
@@ -322,4 +341,4 @@ def test_a_script_that_needs_a_launcher_costs_a_note() -> None:
     one, two = points["default", "1x1"], points["default", "1x2"]
     said = f"no efficiency against the plain script: the script failed without a launcher ({why})"
     assert (one.note, one.status) == (said, "ok")
-    assert (two.note, two.efficiency, two.efficiency_plain) == ("", pytest.approx(0.9), None)
+    assert (two.note, two["efficiency"], two["efficiency_plain"]) == ("", pytest.approx(0.9), None)

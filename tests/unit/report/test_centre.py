@@ -84,7 +84,7 @@ def test_a_good_ladder_meets_the_rules_of_csc(tmp_path: Path) -> None:
         file.write_text("#!/bin/bash\n")
     view = view_of(records)
     view = replace(view, results=replace(view.results, directory=tmp_path))
-    vars(view)["points"] = tuple(replace(point, gpu_busy_fraction=0.97) for point in view.points)
+    vars(view)["points"] = tuple(point.having({"gpu_busy_fraction": 0.97}) for point in view.points)
     centre = read_centre("csc-large")
     rules = judged(centre, view)
     assert [rule.check for rule, found in rules if found.verdict != "pass"] == ["by a person"] * 3

@@ -49,7 +49,7 @@ def test_node_hours_are_runs_times_wall_hours_times_nodes_with_the_reserve() -> 
     assert best.training.of_all.nodes == pytest.approx(2 * 12 * wall_h * 1.25)
     assert best.low
     assert best.high
-    rate_low, rate_high = best.point.samples_per_s_low, best.point.samples_per_s_high
+    rate_low, rate_high = best.point.of("samples_per_s").low, best.point.of("samples_per_s").high
     assert (best.low, best.high) == (pytest.approx(7000 / rate_high), pytest.approx(7000 / rate_low))
     assert str(cheapest.point.scale) == "1x4"
 

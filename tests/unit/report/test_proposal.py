@@ -174,9 +174,9 @@ def derived(results: Path) -> list[float]:
     view = ReportView(found, TODAY)
     values: list[float] = []
     for point in view.points:
-        hours, wall = point.gpu_hours_to_solution or 0, point.wall_hours_to_solution or 0
+        hours, wall = point["gpu_hours_to_solution"] or 0, point["wall_hours_to_solution"] or 0
         values += [hours / point.gpus_per_node, wall * point.world_size]
-        for seconds in (3600 * (point.hours_to_solution or 0), 3600 * wall):
+        for seconds in (3600 * (point["hours_to_solution"] or 0), 3600 * wall):
             minutes = round(seconds) // 60
             values += [minutes // 60, minutes % 60, minutes, round(seconds) % 60]
     for each in milestones(view):
@@ -184,7 +184,7 @@ def derived(results: Path) -> list[float]:
         values += [training.samples / each.point.global_batch, training.samples, training.reserve]
         for hours in (training.hours, training.of_all.nodes):
             values += [hours, hours * (each.low or 1), hours * (each.high or 1)]
-        values.append(each.point.nodes * (each.point.startup_s or 0) / 3600)
+        values.append(each.point.nodes * (each.point["startup_s"] or 0) / 3600)
     for outlook in view.outlooks:
         values += numbers(outlook.model_dump())
     took = round(sum(run.timing.wall_s for run in view.runs if run.timing))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -19,14 +19,14 @@ import pandas as pd
 import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.findings import Finding
-from ddp_ladder.gates import figures, scaling
-from ddp_ladder.gates.figures import Column, Figure, Table, csv_columns
-from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates import figures
+from ddp_ladder.gates.figures import SCALING_CSV, Column, Figure, Table
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.plan.short_runs import Fit, Trial, workload_key
 from ddp_ladder.records.record import Evidence, Failure, Record
+from ddp_ladder.report import page
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import growth, looks
 from ddp_ladder.report.results import LadderResults, read_results
@@ -167,7 +167,7 @@ def test_every_file_is_written_and_well_formed(tmp_path: Path, case: str) -> Non
         if path.suffix == ".png":
             assert path.read_bytes().startswith(b"\x89PNG")
     frame = pd.read_csv(tmp_path / "report" / "scaling.csv")
-    assert list(frame.columns) == list(csv_columns())
+    assert list(frame.columns) == SCALING_CSV
     assert len(frame) == len(scale_points(results.plan.runs, results.records))
     check_page(files[0].read_text())
 
@@ -518,13 +518,6 @@ def report_of(directory: Path) -> dict[str, str]:
     return {**written(directory, results), "terminal": terminal_table(results.points, {})}
 
 
-@dataclass(frozen=True)
-class WiderPoint(ScalePoint):
-    """A point with one more figure."""
-
-    blocks: float | None = None
-
-
 def blocks(run: Record) -> float | None:
     return float(len(run.throughput.blocks_samples_per_s)) if run.throughput else None
 
@@ -535,8 +528,7 @@ def test_a_new_figure_is_shown_as_its_row_says(monkeypatch: pytest.MonkeyPatch, 
     new = Figure("blocks, counted", "1", "how many blocks there are", (column,))
     before = report_of(tmp_path / "before")
     monkeypatch.setattr(figures, "FIGURES", (*figures.FIGURES, new))
-    for module in (figures, scaling):
-        monkeypatch.setattr(module, "ScalePoint", WiderPoint)
+    monkeypatch.setattr(page, "SCALING_CSV", (*SCALING_CSV, "blocks"))
     after = report_of(tmp_path / "after")
     count = blocks(make_record(make_specs(["1x1"])[0]))
     assert count is not None

@@ -6,17 +6,18 @@ Hours are of the training's steps, without start-up, validation and checkpoints,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import full_stop, grouped, one_of, percent
-from ddp_ladder.gates.points import ScalePoint, Status
+from ddp_ladder.gates.points import Figures, Key, ScalePoint, Status
 from ddp_ladder.gates.verdict import doubts_of_efficiency
 from ddp_ladder.plan.plan import Units
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 J_PER_KWH = 3.6e6
+OF_RUNS: tuple[Key, ...] = ("samples_per_s_total", "samples_per_s_end_to_end", "energy_j_per_sample")
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,11 @@ def kwh(joules: float | None) -> float | None:
 def with_tokens(point: ScalePoint, said: int | None) -> ScalePoint:
     """Return the point with its tokens/s, if they are known. said: the tokens of a sample in the settings."""
     tokens = point.tokens_per_sample if said is None else said
-    if tokens is None or point.samples_per_s is None:
+    if tokens is None or point.rate is None:
         return point
-    rate = tokens * point.samples_per_s
-    return replace(point, tokens_per_sample=tokens, tokens_per_s=rate, tokens_per_s_per_gpu=rate / point.world_size)
+    rate = tokens * point.rate
+    figures: Figures = {"tokens_per_s": rate, "tokens_per_s_per_gpu": rate / point.world_size}
+    return point.having(figures, tokens_per_sample=tokens)
 
 
 def with_cost(points: Sequence[ScalePoint], work: Work, units: Units) -> tuple[ScalePoint, ...]:
@@ -90,32 +92,30 @@ def with_cost(points: Sequence[ScalePoint], work: Work, units: Units) -> tuple[S
 
 
 def _in_hours(point: ScalePoint, units: Units) -> ScalePoint:
-    if point.gpu_hours_per_million_samples is None:
-        return point
-    return replace(point, centre_hours_per_million_samples=point.cost_per_million.of_centre(units.hours))
+    hours = point.of("gpu_hours_per_million_samples")
+    of_centre = hours and hours.alike(point.cost_per_million.of_centre(units.hours))
+    return point.having({"centre_hours_per_million_samples": of_centre})
 
 
 def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> ScalePoint:
-    if samples is None or not point.samples_per_s:
+    if samples is None or point.rate is None:
         return point
-    low, high = point.samples_per_s_low, point.samples_per_s_high
-    hours = samples / point.samples_per_s / 3600
-    of_steps, of_all, joules = point.samples_per_s_total, point.samples_per_s_end_to_end, point.energy_j_per_sample
+    hours, startup_s = samples / point.rate / 3600, point["startup_s"]
+    of_steps, of_all, joules = (point[key] for key in OF_RUNS)
     wall_hours = None
-    if of_steps and of_all and point.startup_s is not None:
+    if of_steps and of_all and startup_s is not None:
         # In the proportion of the measured runs, whatever the statistic of the steps; all of a run takes no less.
-        wall_hours = point.startup_s / 3600 + hours * max(1.0, of_steps / of_all)
+        wall_hours = startup_s / 3600 + hours.value * max(1.0, of_steps / of_all)
     energy_kwh = None if joules is None else kwh(joules * samples)
-    return replace(
-        point,
-        hours_to_solution=hours,
-        hours_to_solution_low=samples / high / 3600 if high else None,
-        hours_to_solution_high=samples / low / 3600 if low else None,
-        wall_hours_to_solution=wall_hours,
-        gpu_hours_to_solution=point.world_size * hours,
-        centre_hours_to_solution=point.cost(hours).of_centre(units.hours),
-        energy_kwh_to_solution=energy_kwh,
-        carbon_kg_to_solution=units.carbon_kg(energy_kwh),
+    return point.having(
+        {
+            "hours_to_solution": hours,
+            "wall_hours_to_solution": hours.alike(wall_hours),
+            "gpu_hours_to_solution": point.world_size * hours,
+            "centre_hours_to_solution": hours.alike(point.cost(hours.value).of_centre(units.hours)),
+            "energy_kwh_to_solution": hours.alike(energy_kwh),
+            "carbon_kg_to_solution": hours.alike(units.carbon_kg(energy_kwh)),
+        }
     )
 
 
@@ -140,7 +140,7 @@ class Decision:
 
     def hours(self, point: ScalePoint) -> float | None:
         """Return the hours of one training at a scale; None if they are not known."""
-        return point.wall_hours_to_solution if self.whole else point.hours_to_solution
+        return point["wall_hours_to_solution"] if self.whole else point["hours_to_solution"]
 
     def cheapest(self, per_node: bool) -> ScalePoint | None:
         """Return the scale of the fewest node hours, or else GPU hours, of one training; None if they are not known."""
@@ -158,7 +158,7 @@ def decide(points: Sequence[ScalePoint], thresholds: Mapping[str, float | None])
     Hours are wall time if it is known at every usable scale of every mode: one table compares all of them.
     """
     every = reference_series(points)
-    whole = all(point.wall_hours_to_solution is not None for series in every for point in _usable(series))
+    whole = all(point["wall_hours_to_solution"] is not None for series in every for point in _usable(series))
     return tuple(_decided(series, thresholds, whole) for series in every)
 
 
@@ -168,7 +168,7 @@ def _usable(series: Sequence[ScalePoint]) -> list[ScalePoint]:
 
 def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...]]:
     """Return the measured points of each mode, of the reference variant or else of the first."""
-    series, known = [], (point for point in points if point.samples_per_s is not None and not point.is_plain)
+    series, known = [], (point for point in points if point["samples_per_s"] is not None and not point.is_plain)
     for measured in grouped((point.mode, point) for point in known).values():
         is_reference = any(point.variant == REFERENCE_VARIANT for point in measured)
         variant = REFERENCE_VARIANT if is_reference else measured[0].variant
@@ -178,10 +178,10 @@ def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...
 
 def _is_faster(point: ScalePoint, other: ScalePoint) -> bool:
     """Return True if the interval of their ratio shows it, in whatever jobs; of single repeats, the estimate's."""
-    if point.log_rate is None or other.log_rate is None or not point.samples_per_s or not other.samples_per_s:
+    ratio = point.rate.over(other.rate) if point.rate and other.rate else None
+    if ratio is None or ratio.log is None:
         return False
-    ratio, log = point.samples_per_s / other.samples_per_s, point.log_rate.over(other.log_rate)
-    low, _ = log.of_estimate.interval_of_any_job(ratio)
+    low, _ = ratio.log.of_estimate.interval_of_any_job(ratio.value)
     return low is not None and low > 1
 
 
@@ -197,9 +197,9 @@ def _decided(series: tuple[ScalePoint, ...], thresholds: Mapping[str, float | No
         return DEFAULT_EFFICIENCY if wanted is None else wanted
 
     for point in sorted(_usable(series), key=lambda point: (point.world_size, point.nodes)):
-        if point.efficiency is None or point.samples_per_s is None:
+        if point["efficiency"] is None or point["samples_per_s"] is None:
             continue
-        if point.efficiency >= asked(point):
+        if point["efficiency"] >= asked(point):
             no_faster = not all(_is_faster(point, other) for other in smaller)
             chosen = chosen if no_faster else point
         smaller.append(point)
@@ -209,7 +209,7 @@ def _decided(series: tuple[ScalePoint, ...], thresholds: Mapping[str, float | No
     least = percent(asked(chosen))
     rule = f"the largest scale whose efficiency against {chosen.baseline} is at least {least}, as {source}"
     rule += ", and that its interval shows to be faster than all smaller ones" * no_faster
-    doubts = doubts_of_efficiency(asked(chosen), chosen, series)
+    doubts = doubts_of_efficiency(asked(chosen), chosen)
     what = f"Whether the efficiency of {chosen.scale} ({chosen.mode} scaling) is at least {least} is uncertain"
     doubt = f"{what}: {full_stop(doubts)}" if doubts else ""
     return Decision(chosen.mode, series, whole, chosen, rule, doubt)

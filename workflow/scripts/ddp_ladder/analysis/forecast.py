@@ -192,7 +192,7 @@ def error_rows(
     forecasts: Iterable[tuple[ScaleJob, SeriesForecast]], points: Sequence[ScalePoint]
 ) -> list[tuple[str, str, str]]:
     """Return place, forecast and what was measured, of each scale that has been measured since, in the plan's order."""
-    rates = {(str(point.scale), point.variant, point.mode): point.samples_per_s for point in points}
+    rates = {(str(point.scale), point.variant, point.mode): point["samples_per_s"] for point in points}
     measured = [(forecast, rate) for _, forecast in forecasts if (rate := rates.get(forecast.key))]
     several = len({forecast.key[1:] for forecast, _ in measured}) > 1
     return [(_place(own, several), own.rate_in_words, _measured_in_words(own, rate)) for own, rate in measured]

@@ -36,7 +36,7 @@ class Ladder:
     @property
     def measured(self) -> Iterator[ScalePoint]:
         for point in self.points:
-            if point.variant == REFERENCE_VARIANT and point.samples_per_s is not None:
+            if point.variant == REFERENCE_VARIANT and point["samples_per_s"] is not None:
                 yield point
 
     def run(self, point: ScalePoint) -> Record | None:
@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def per_gpu(self) -> float:
-        return (self.point.samples_per_s or 0.0) / self.point.world_size
+        return (self.point["samples_per_s"] or 0.0) / self.point.world_size
 
     @property
     def verdict(self) -> str:
@@ -126,9 +126,8 @@ def _is_platform(name: str, then: str, now: str) -> bool:
 
 def _ratio(point: ScalePoint, before: ScalePoint) -> Ratio | None:
     """Return the ratio of two throughputs of different jobs, which differ also without a change."""
-    if not point.samples_per_s or not before.samples_per_s:
+    if point.rate is None or before.rate is None:
         return None
-    value, low, high = point.samples_per_s / before.samples_per_s, None, None
-    if point.log_rate and before.log_rate:
-        low, high = point.log_rate.over(before.log_rate).interval_of_any_job(value)
-    return Ratio(value, low, high, None)
+    ratio = point.rate.over(before.rate)
+    low, high = ratio.log.interval_of_any_job(ratio.value) if ratio.log else (None, None)
+    return Ratio(ratio.value, low, high, None)

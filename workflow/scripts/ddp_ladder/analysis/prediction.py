@@ -57,6 +57,10 @@ class TableRow(Model):
     def scale(self) -> Scale:
         return Scale(self.nodes, self.gpus_per_node)
 
+    @property
+    def rate(self) -> Estimate:
+        return Estimate(self.samples_per_s, self.samples_per_s_low, self.samples_per_s_high)
+
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if not (self.samples_per_s_low or 0.0) <= self.samples_per_s <= (self.samples_per_s_high or math.inf):
@@ -128,13 +132,13 @@ def series_of(points: Sequence[Point], variant: str, mode: Mode) -> MeasuredSeri
     Failed and suspect scales are left out. Repeats without an interval differ by more than the widest one.
     """
     good = [point for point in points if (point.variant, point.mode) == (variant, mode) and point.status in COUNTED]
-    ends = [(point.samples_per_s_low, point.samples_per_s_high, point.repeats) for point in good]
+    rates = [(point.rate, point) for point in good if point.rate]
     halves = [
-        math.log(high / low if low and high else WIDEST) / 2
-        for low, high, repeats in ends
-        if (low and high) or repeats > 1
+        math.log(rate.high / rate.low if rate.low and rate.high else WIDEST) / 2
+        for rate, point in rates
+        if (rate.low and rate.high) or point.repeats > 1
     ]
-    figures = [(point.scale, point.samples_per_s) for point in good if point.samples_per_s]
+    figures = [(point.scale, rate.value) for rate, point in rates]
     return MeasuredSeries.of(mode, figures, median(halves) if halves else None)
 
 
@@ -212,7 +216,7 @@ def estimate(series: MeasuredSeries, at: Scale, calibration: Calibration | None 
     """
     if measured := series.at(at):
         rate, noise = measured.samples_per_s, series.noise_of(measured)
-        return (rate, rate * math.exp(-noise), rate * math.exp(noise)) if noise else (rate, None, None)
+        return Estimate(rate, rate * math.exp(-noise), rate * math.exp(noise)) if noise else Estimate(rate)
     step = step_to(series, at)
     if step is None:
         return None
@@ -225,7 +229,7 @@ def estimate(series: MeasuredSeries, at: Scale, calibration: Calibration | None 
     if step.doublings > losses.most_doublings or slower + faster > math.log(MOST_FACTOR):
         return None
     rate = at.world_size / step.anchor.gpu_s_per_sample * math.exp(-losses.of(step))
-    return rate, rate * math.exp(-slower), rate * math.exp(faster)
+    return Estimate(rate, rate * math.exp(-slower), rate * math.exp(faster))
 
 
 def upper_bound(series: MeasuredSeries, at: Scale) -> float:
@@ -320,27 +324,26 @@ def predict(series: MeasuredSeries, at: Scale) -> Prediction:
     """Return the prediction for a scale; a measured scale's own figure. Raises ValueError for an empty series."""
     if not series.points:
         raise ValueError("no scale was measured")
-    known, bound = estimate(series, at), upper_bound(series, at)
-    rates = known or (None, None, None)
-    efficiencies = [_over(rate, at.world_size / series.smallest.gpu_s_per_sample) for rate in rates]
-    hours = [_over(at.world_size * 1e6 / 3600, rate) for rate in rates]
+    rate, bound = estimate(series, at), upper_bound(series, at)
+    efficiency = rate / (at.world_size / series.smallest.gpu_s_per_sample) if rate else None
+    hours = at.world_size * 1e6 / 3600 / rate if rate else None
     return Prediction(
         scale=str(at),
         mode=series.mode,
         gpus=at.world_size,
-        samples_per_s=rates[0],
-        samples_per_s_low=rates[1],
-        samples_per_s_high=rates[2],
-        samples_per_s_bound=None if known or math.isinf(bound) else bound,
-        efficiency=efficiencies[0],
-        efficiency_low=efficiencies[1],
-        efficiency_high=efficiencies[2],
-        gpu_hours_per_million_samples=hours[0],
-        gpu_hours_per_million_samples_low=hours[2],
-        gpu_hours_per_million_samples_high=hours[1],
+        samples_per_s=rate.value if rate else None,
+        samples_per_s_low=rate.low if rate else None,
+        samples_per_s_high=rate.high if rate else None,
+        samples_per_s_bound=None if rate or math.isinf(bound) else bound,
+        efficiency=efficiency.value if efficiency else None,
+        efficiency_low=efficiency.low if efficiency else None,
+        efficiency_high=efficiency.high if efficiency else None,
+        gpu_hours_per_million_samples=hours.value if hours else None,
+        gpu_hours_per_million_samples_low=hours.low if hours else None,
+        gpu_hours_per_million_samples_high=hours.high if hours else None,
         baseline=str(series.smallest.scale),
         largest_measured=str(series.largest.scale),
-        notes=tuple(_notes(series, at, known is not None)),
+        notes=tuple(_notes(series, at, rate is not None)),
     )
 
 
@@ -353,7 +356,7 @@ def memory_at(points: Sequence[ScalePoint], run: RunSpec, at: Scale) -> float | 
     """
     series = (run.variant, run.mode, run.batch_per_gpu)
     alike = [p for p in points if (p.variant, p.mode, p.batch_per_gpu) == series and p.status in COUNTED]
-    seen = sorted((p.world_size, p.peak_memory_bytes) for p in alike if p.world_size > 1 and p.peak_memory_bytes)
+    seen = sorted((p.world_size, p["peak_memory_bytes"]) for p in alike if p.world_size > 1 and p["peak_memory_bytes"])
     if not is_gpu(run.device) or len({ranks for ranks, _ in seen}) < 2 or at.world_size <= seen[-1][0]:
         return None
     many, after = seen[-1]
@@ -363,10 +366,6 @@ def memory_at(points: Sequence[ScalePoint], run: RunSpec, at: Scale) -> float | 
     is_shared = before - after > SHARED * before and fixed > 0
     fits = all(abs(fixed + shared / ranks - peak) <= SHARED * peak for ranks, peak in seen)
     return fixed + shared / at.world_size if is_shared and fits else None
-
-
-def _over(value: float | None, by: float | None) -> float | None:
-    return None if value is None or by is None else value / by
 
 
 def _notes(series: MeasuredSeries, at: Scale, is_known: bool) -> Iterator[str]:

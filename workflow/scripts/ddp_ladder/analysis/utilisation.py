@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.formats import share
-from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.points import Figures, ScalePoint
 
 Rates = Mapping[str, float]  # TFLOP/s by precision
 
@@ -30,23 +30,22 @@ def _with(point: ScalePoint, baseline: ScalePoint | None, matrix_rates: Mapping[
     flops = baseline.flops if baseline else None
     if flops and flops.why:
         return replace(point, flops_not_counted=flops.why)
-    per_sample = baseline.model_flops_per_sample if baseline else None
-    if baseline is None or flops is None or per_sample is None or point.samples_per_s is None:
+    per_sample = baseline["model_flops_per_sample"] if baseline else None
+    if baseline is None or flops is None or per_sample is None or point.rate is None:
         return point
     if point.differing:
-        return replace(point, model_flops_per_sample=None)
-    achieved = per_sample * point.samples_per_s / point.world_size / 1e12
+        return point.having({"model_flops_per_sample": None})
+    achieved = per_sample * point.rate / point.world_size / 1e12
     measured = rate_of(flops.precisions, matrix_rates.get(str(point.scale), {}))
     peak = rate_of(flops.precisions, peaks(point.gpu))
-    return replace(
-        point,
-        model_flops_per_sample=per_sample,
-        tflop_per_s_per_gpu=achieved,
+    figures: Figures = {
+        "model_flops_per_sample": per_sample,
+        "tflop_per_s_per_gpu": achieved,
         # The matrix rate was measured under load if it is smaller.
-        fraction_of_matrix_rate=achieved / measured if measured and achieved <= measured else None,
-        fraction_of_peak=achieved / peak if peak else None,
-        flops_precision=in_words(flops.precisions),
-    )
+        "fraction_of_matrix_rate": achieved / measured if measured and achieved.value <= measured else None,
+        "fraction_of_peak": achieved / peak if peak else None,
+    }
+    return point.having(figures, flops_precision=in_words(flops.precisions))
 
 
 def rate_of(precisions: Mapping[str, float], rates: Rates) -> float | None:

@@ -19,7 +19,7 @@ from ddp_ladder_instrument.slow_settings import REMOVE, effects
 from ddp_ladder.common.findings import Finding, UsageKind
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.gates.points import ScalePoint, StepFacts, other_processes
+from ddp_ladder.gates.points import Key, ScalePoint, StepFacts, other_processes
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, MORE_WORKERS, Exchange, is_beside_passes
 from ddp_ladder.preflight.result import PreflightResult, result_of
 from ddp_ladder.settings.terms import Transport
@@ -32,7 +32,7 @@ LEAST_SHOWN = 0.005  # of the lost time: less does not show in the figures of a 
 LEAST_SAVED = 0.001  # of a step: less is a rounding error of a loss that another change has
 MOST_CHANGES = 3
 
-_PARTS: dict[Cause, str] = {
+_PARTS: dict[Cause, Key] = {
     "data": "data_wait_s",
     "communication": "exposed_comm_s",
     "imbalance": "imbalance_s",
@@ -164,15 +164,15 @@ def attribution(
 
     preflight: that of the scale. transport: network.transport of its site.
     """
-    if baseline is None or not point.step_time_s or not baseline.step_time_s or point.efficiency is None:
+    if baseline is None or not point["step_time_s"] or not baseline["step_time_s"] or point["efficiency"] is None:
         return None
-    if point.efficiency >= 1 or point.scale == baseline.scale:
+    if point["efficiency"] >= 1 or point.scale == baseline.scale:
         return None
-    ideal_s = point.efficiency * point.step_time_s
-    losses = sorted(_losses(point, baseline, ideal_s, point.step_time_s), key=lambda loss: -loss.lost_s)
+    ideal_s = point["efficiency"] * point["step_time_s"]
+    losses = sorted(_losses(point, baseline, ideal_s, point["step_time_s"]), key=lambda loss: -loss.lost_s)
     shown = tuple(replace(loss, evidence=_evidence(loss.cause, point, baseline, preflight)) for loss in losses)
-    lost = Attribution(point.step_time_s, ideal_s, shown, _unknown(point, baseline))
-    is_timed = point.exposed_comm_s is not None and baseline.exposed_comm_s is not None
+    lost = Attribution(point["step_time_s"], ideal_s, shown, _unknown(point, baseline))
+    is_timed = point["exposed_comm_s"] is not None and baseline["exposed_comm_s"] is not None
     every = [change for loss in _to_save(lost, point) for change in _changes_for(loss, is_timed, point, preflight)]
     unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
     changes = sorted(unique, key=lambda change: -(change.gain or 0.0))  # of equal ones, those for the largest loss
@@ -194,9 +194,9 @@ def _to_save(lost: Attribution, point: ScalePoint) -> Iterator[Loss]:
 
 def _losses(point: ScalePoint, baseline: ScalePoint, ideal_s: float, step_s: float) -> Iterator[Loss]:
     """Yield the losses; a part that one of both sides does not know is in the rest."""
-    share, lost_s = ideal_s / (baseline.step_time_s or math.inf), dict[Cause, float]()
+    share, lost_s = ideal_s / (baseline["step_time_s"] or math.inf), dict[Cause, float]()
     for cause, part in _PARTS.items():
-        part_s, base_s = getattr(point, part), getattr(baseline, part)
+        part_s, base_s = point[part], baseline[part]
         if part_s is not None and base_s is not None:
             lost_s[cause] = part_s - share * base_s
     is_timed = "communication" in lost_s
@@ -228,12 +228,12 @@ def _by_owner(lost_s: Mapping[Cause, float], facts: StepFacts) -> Mapping[Cause,
 def _unknown(point: ScalePoint, baseline: ScalePoint) -> str:
     """Return what the split lacks, and why; empty if it lacks nothing."""
     for side in (point, baseline):
-        if side.exposed_comm_s is None or side.compute_s is None:
+        if side["exposed_comm_s"] is None or side["compute_s"] is None:
             why = f"DDP reported no times at {side.scale}"
             if side.step and side.step.timed_steps:
                 steps = count(side.step.timed_steps, "step")
                 why = f"DDP timed {steps} at {side.scale}, and {LEAST_TIMED_STEPS} are needed"
-            communication = "communication, " if side.exposed_comm_s is None else ""
+            communication = "communication, " if side["exposed_comm_s"] is None else ""
             return f"{why}: {communication}computation and the rest are not told apart"
     return ""
 
@@ -285,13 +285,13 @@ def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> Fin
 
 
 def _saving(what: str, saved_s: float, point: ScalePoint, is_limit: bool = True) -> Change:
-    step_s = point.step_time_s or 0.0
+    step_s = point["step_time_s"] or 0.0
     gain = saved_s / (step_s - saved_s) if LEAST_SAVED * step_s < saved_s < step_s else None
     return Change(what, gain, is_limit)
 
 
 def _for_data(point: ScalePoint, facts: StepFacts) -> Change:
-    wait_s, step_s = point.data_wait_s or 0.0, point.step_time_s or 0.0
+    wait_s, step_s = point["data_wait_s"] or 0.0, point["step_time_s"] or 0.0
     if point.against_waits != MORE_WORKERS:
         return _saving(point.against_waits, (facts.begin_wait_fraction or 0.0) * wait_s, point)
     workers, more = facts.workers, "more loader workers"
@@ -305,7 +305,7 @@ def _for_data(point: ScalePoint, facts: StepFacts) -> Change:
 
 
 def _for_communication(point: ScalePoint, facts: StepFacts, preflight: PreflightResult | None) -> Iterator[Change]:
-    exposed_s, exchanges = point.exposed_comm_s or 0.0, facts.exchanges or 1
+    exposed_s, exchanges = point["exposed_comm_s"] or 0.0, facts.exchanges or 1
     of_gradients_s = max(0.0, exposed_s - sum(other.seconds or 0.0 for other in facts.others))
     for other in facts.others:
         # Of unknown seconds, what is not in each step would be named whatever it costs.
@@ -358,7 +358,7 @@ def _batch_key(point: ScalePoint) -> str:
 def _for_imbalance(point: ScalePoint, facts: StepFacts) -> str:
     """Return what to do about ranks that work longer than others, by the part of the step that is longer."""
     compute_s, data_s = facts.imbalance_compute_s or 0.0, facts.imbalance_data_s or 0.0
-    half_s, who = (point.imbalance_s or 0.0) / 2, facts.slowest
+    half_s, who = (point["imbalance_s"] or 0.0) / 2, facts.slowest
     if who is None:
         if data_s > half_s:
             return "make samples equally cheap to load, or load them ahead (loader workers, in workload.args)"
@@ -377,7 +377,7 @@ def _for_imbalance(point: ScalePoint, facts: StepFacts) -> str:
     leave = f"{leave_out(facts.slow_node)}, or " if facts.slow_node and not point.simulated else ""
     if data_s > half_s:
         return f"{leave}see why the data come later on {who}: its loader, its storage, its CPUs"
-    if is_beside_passes(point.imbalance_s or 0.0, facts.imbalance_data_s, facts.imbalance_compute_s):
+    if is_beside_passes(point["imbalance_s"] or 0.0, facts.imbalance_data_s, facts.imbalance_compute_s):
         return (
             f"look at what only {who} does in each step outside of its data, forward and backward pass "
             "(logging, metrics, saving), and do it less often"
@@ -388,15 +388,17 @@ def _for_imbalance(point: ScalePoint, facts: StepFacts) -> str:
 def _evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, preflight: PreflightResult | None) -> str:
     """Return what the runs' figures and the preflight say about a cause; empty if they say nothing."""
     if cause == "data":
-        return f"data wait {_ms(point.data_wait_s)} in each step, {_ms(baseline.data_wait_s)} at {baseline.scale}"
+        here, there = (_ms(side["data_wait_s"]) for side in (point, baseline))
+        return f"data wait {here} in each step, {there} at {baseline.scale}"
     if cause == "communication":
         return _of_communication(point.step or StepFacts(), preflight)
     if cause == "imbalance":
         return _of_imbalance(point)
-    if cause == "computation" and point.compute_s is not None and baseline.compute_s is not None:
+    own_s, base_s = point["compute_s"], baseline["compute_s"]
+    if cause == "computation" and own_s is not None and base_s is not None:
         share = point.global_batch / point.world_size * baseline.world_size / baseline.global_batch
         return (
-            f"forward and backward pass take {_ms(point.compute_s)}, and {_ms(share * baseline.compute_s)} for as many "
+            f"forward and backward pass take {_ms(own_s)}, and {_ms(share * base_s)} for as many "
             f"samples at {baseline.scale}"
         )
     return ""
@@ -420,17 +422,17 @@ def _of_communication(facts: StepFacts, preflight: PreflightResult | None) -> st
 
 
 def _of_imbalance(point: ScalePoint) -> str:
-    facts = point.step or StepFacts()
-    if facts.imbalance_kind is None or point.imbalance_s is None or not point.step_time_s:
+    facts, imbalance_s, step_s = point.step or StepFacts(), point["imbalance_s"], point["step_time_s"]
+    if facts.imbalance_kind is None or imbalance_s is None or not step_s:
         return ""
-    own_s = facts.own_max_s or point.step_time_s
+    own_s = facts.own_max_s or step_s
     who = facts.slowest or "the slowest rank of each step"
-    words = f"{facts.imbalance_kind}: {who} works {_ms(own_s)}, the typical rank {_ms(own_s - point.imbalance_s)}"
+    words = f"{facts.imbalance_kind}: {who} works {_ms(own_s)}, the typical rank {_ms(own_s - imbalance_s)}"
     parts = {
         "a longer wait for data": facts.imbalance_data_s,
         "longer forward and backward passes": facts.imbalance_compute_s,
     }
-    named = [f"{_ms(part)} {name}" for name, part in parts.items() if part and part > point.imbalance_s / 10]
+    named = [f"{_ms(part)} {name}" for name, part in parts.items() if part and part > imbalance_s / 10]
     return f"{words}; of it are {', '.join(named)}" if named else words
 
 

@@ -1,19 +1,20 @@
 """The table of figures: what each one is, how it is computed from the repeats, and how and where it is shown.
 
 scaling.csv, every table of the report, its definitions and its sentences take their figures from here. A new figure is
-a row of FIGURES and a field of ScalePoint; gates/scaling computes it if it is more than the median over repeats. That
+a row of FIGURES, and a Key of gates/points; gates/scaling computes it if it is more than the median over repeats. That
 needs the table, which is therefore not in report/.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import factor, gigabytes, megabytes, milliseconds, percent, seconds, share, significant
-from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.interval import Estimate
+from ddp_ladder.gates.points import Key, ScalePoint
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen
 from ddp_ladder.measuring.owners import saving_fraction
 from ddp_ladder.measuring.statistic import step_times
@@ -33,7 +34,7 @@ OfRun = Callable[[Record], float | None]
 class Column:
     """One column of scaling.csv, of the tables of the report, or of both."""
 
-    key: str  # its name in scaling.csv and ScalePoint
+    key: str  # its name in scaling.csv: a Key of ScalePoint's figures, or one of its facts
     heading: str = ""  # the figure's name if empty
     unit: str = ""  # of ``text``
     text: Callable[[Any], str] = formats.whole  # a value as it is shown
@@ -42,23 +43,26 @@ class Column:
     marks: Mapping[Table, Callable[[ScalePoint], str]] = field(default_factory=dict)  # remarks beside the value
     of_run: OfRun | None = None  # of a scale it is the median over repeats, unless gates/scaling computes it
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Return the fields of ScalePoint: the value and, if it has one, the ends of its interval."""
-        return (self.key, *((f"{self.key}_low", f"{self.key}_high") if self.interval_in else ()))
+    def of(self, point: ScalePoint) -> Estimate | None:
+        """Return the figure with its interval and doubts; None: not known, or no figure but a fact."""
+        return point.of(cast(Key, self.key))
+
+    def value(self, point: ScalePoint) -> Any:
+        """Return the value of a figure, or a fact of the point."""
+        estimate = self.of(point)
+        return getattr(point, self.key, None) if estimate is None else estimate.value
 
     def shown(self, point: ScalePoint) -> str:
-        return self.text(getattr(point, self.key))
-
-    def estimate(self, point: ScalePoint) -> tuple[float, float, float] | None:
-        """Return the value and the ends of its interval, which are the value if none is known; None without a value."""
-        value, low, high = (getattr(point, key) for key in self.keys)
-        return None if value is None else (value, value, value) if low is None or high is None else (value, low, high)
+        return self.text(self.value(point))
 
     def interval(self, point: ScalePoint) -> str:
         """Return ``[83-87 %]``; empty if the value is not known or, as at the baseline of a ratio, has no interval."""
-        _, low, high = self.estimate(point) or (0.0, 0.0, 0.0)
+        low, high = estimate.ends if (estimate := self.of(point)) else (0.0, 0.0)
         return formats.interval(self.text(low), self.text(high)) if low < high else ""
+
+    def with_interval(self, point: ScalePoint) -> str:
+        """Return ``85 % [83-87 %]``."""
+        return f"{self.shown(point)} {self.interval(point)}".rstrip()
 
     def beside(self, point: ScalePoint, table: Table) -> tuple[str, str]:
         """Return the interval and the mark that a table shows beside the value; empty if there is none."""
@@ -121,7 +125,7 @@ def _energy_j_per_sample(run: Record) -> float | None:
 
 def shares_of_rates(point: ScalePoint) -> str:
     """Return ``41 % of its matrix rate, 30 % of its peak``; empty if neither is known."""
-    of = ((point.fraction_of_matrix_rate, "its matrix rate"), (point.fraction_of_peak, "its peak"))
+    of = ((point["fraction_of_matrix_rate"], "its matrix rate"), (point["fraction_of_peak"], "its peak"))
     return ", ".join(f"{share(value)} of {what}" for value, what in of if value is not None)
 
 
@@ -141,12 +145,13 @@ def _accumulated(point: ScalePoint) -> str:
 
 
 def _mean_step(point: ScalePoint) -> str:
-    same = point.step_time_s_mean is None or point.statistic == SAMPLES_PER_TIME
-    return "" if same else f"mean {milliseconds(point.step_time_s_mean)}"
+    mean_s = point["step_time_s_mean"]
+    return "" if mean_s is None or point.statistic == SAMPLES_PER_TIME else f"mean {milliseconds(mean_s)}"
 
 
 def _against_plain(point: ScalePoint) -> str:
-    return "" if point.efficiency_plain is None else f"{percent(point.efficiency_plain)} vs plain"
+    fraction = point["efficiency_plain"]
+    return "" if fraction is None else f"{percent(fraction)} vs plain"
 
 
 FIGURES = (  # in the order of the definitions, and of the columns in every table
@@ -417,19 +422,42 @@ def figures_in(*tables: Table) -> tuple[Figure, ...]:
     return tuple(figure for figure in FIGURES if any({*column.tables} & {*tables} for column in figure.columns))
 
 
-def csv_columns() -> tuple[str, ...]:
-    """Return the columns of scaling.csv, in the order of ScalePoint's fields."""
-    keys = {key for column in columns("csv") for key in column.keys}
-    return tuple(column.name for column in fields(ScalePoint) if column.name in keys)
+SCALING_CSV = (
+    "variant mode stage nodes gpus_per_node world_size batch_per_gpu global_batch repeats samples_per_s "
+    "samples_per_s_low samples_per_s_high speedup efficiency efficiency_low efficiency_high step_time_s "
+    "data_wait_fraction exposed_comm_fraction gpu_hours_per_million_samples status speedup_low speedup_high "
+    "step_time_s_low step_time_s_high startup_s startup_spawn_s startup_import_torch_s startup_process_group_s "
+    "startup_script_s startup_first_step_s startup_compile_s samples_per_s_total samples_per_s_end_to_end "
+    "step_time_s_p5 step_time_s_p95 step_time_s_mean drift_fraction statistic efficiency_plain efficiency_plain_low "
+    "efficiency_plain_high peak_memory_bytes memory_headroom_fraction gpu_busy_fraction gpu_power_w cpu_fraction "
+    "energy_j_per_sample compute_s exposed_comm_s data_wait_s imbalance_s rest_s efficiency_total_time "
+    "efficiency_total_time_low efficiency_total_time_high wall_s hours_to_solution hours_to_solution_low "
+    "hours_to_solution_high wall_hours_to_solution gpu_hours_to_solution energy_kwh_to_solution "
+    "model_flops_per_sample tflop_per_s_per_gpu fraction_of_matrix_rate fraction_of_peak flops_precision "
+    "flops_not_counted jobs saves saves_s saved_bytes saving_fraction tokens_per_sample tokens_per_s "
+    "tokens_per_s_per_gpu centre_hours_per_million_samples centre_hours_to_solution carbon_kg_to_solution parameters "
+    "note"
+).split()
+"""The columns of scaling.csv in their order. Programs may rely on it: new ones come last."""
+
+
+def csv_row(point: ScalePoint) -> dict[str, Any]:
+    """Return the row of scaling.csv by column."""
+    row = {}
+    for column in columns("csv"):
+        row[column.key], estimate = column.value(point), column.of(point)
+        if column.interval_in:
+            row |= {f"{column.key}_{end}": estimate and getattr(estimate, end) for end in ("low", "high")}
+    return row
 
 
 (
     SAMPLES_PER_S, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS_TO_SOLUTION,
-    TFLOP_PER_S,
+    TFLOP_PER_S, PEAK_MEMORY, HEADROOM,
 ) = (
     next(column for column in columns("csv") if column.key == key)
     for key in (
         "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "speedup", "efficiency", "efficiency_plain",
-        "gpu_hours_to_solution", "tflop_per_s_per_gpu",
+        "gpu_hours_to_solution", "tflop_per_s_per_gpu", "peak_memory_bytes", "memory_headroom_fraction",
     )
 )  # fmt: skip

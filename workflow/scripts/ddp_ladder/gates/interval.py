@@ -24,7 +24,6 @@ from ddp_ladder.measuring.statistic import COVERAGE, STANDARD_ERRORS, median
 from ddp_ladder.settings.terms import JOBS_DIFFER_PERCENT
 
 Ends = tuple[float, float] | tuple[None, None]
-Estimate = tuple[float, float | None, float | None]  # a figure and the ends of its interval, None if they are not known
 
 WIDEST = 4.0  # high / low of an interval: the figure of a wider one is not known
 KNOWN = 1e9  # degrees of freedom of a variance that is given, not measured: as good as infinite, and a number in JSON
@@ -93,6 +92,10 @@ class LogMean:
         steps, between = self.steps + other.steps, self.between + other.between
         return LogMean(self.mean - other.mean, repeats, steps, between, max(self.jobs, other.jobs))
 
+    def times(self, by: float) -> LogMean:
+        """Return that of the figure times a constant above 0."""
+        return replace(self, mean=self.mean + math.log(by))
+
     @property
     def of_estimate(self) -> LogMean:
         """Return it for a judgement of a single repeat by its estimate alone, and by what jobs differ by."""
@@ -159,10 +162,77 @@ def _peak(freedom: float) -> float:
     return math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
 
 
-def divided(estimate: Estimate, by: float) -> Estimate:
-    """Return a figure and the ends of its interval over a constant."""
-    value, low, high = estimate
-    return value / by, low and low / by, high and high / by
+@dataclass(frozen=True)
+class Doubt:
+    """Why a figure may be wrong, and what would make it certain."""
+
+    __pydantic_config__: ClassVar = IN_A_MODEL
+    kind: str  # of those of a kind, a figure has one
+    what: str
+    next: str
+    place: str = ""  # the scale whose figure it is, if the words need it
+
+    @property
+    def in_words(self) -> str:
+        return f"at {self.place} {self.what}" if self.place else self.what
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval and its doubts. What is computed from it has these, too."""
+
+    __pydantic_config__: ClassVar = IN_A_MODEL
+    value: float
+    low: float | None = None  # end of the interval; None: not known
+    high: float | None = None
+    log: LogMean | None = None  # its uncertainty; None: it is exact, or not known
+    source: str = ""  # how its samples were counted: "witnessed", or a Source of raw_models
+    doubts: tuple[Doubt, ...] = ()
+
+    @classmethod
+    def of(cls, value: float, log: LogMean, source: str = "", doubts: tuple[Doubt, ...] = ()) -> Estimate:
+        """Return a figure with the interval of its logarithm."""
+        low, high = log.interval(value)
+        return cls(value, low, high, log, source, doubts)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Return the ends of its interval, which are its value if that is not known."""
+        if self.low is None or self.high is None:
+            return self.value, self.value
+        return self.low, self.high
+
+    @property
+    def doubts_in_words(self) -> str:
+        return "; ".join(doubt.in_words for doubt in self.doubts)
+
+    def alike(self, value: float | None) -> Estimate | None:
+        """Return another figure with its source and doubts, and without an interval; None if that is not known."""
+        return None if value is None else Estimate(value, source=self.source, doubts=self.doubts)
+
+    def over(self, other: Estimate) -> Estimate:
+        """Return its ratio to a figure that was measured independently, with the doubts of both."""
+        own = {doubt.kind for doubt in self.doubts}
+        doubts = (*self.doubts, *(doubt for doubt in other.doubts if doubt.kind not in own))
+        ratio, log = self.value / other.value, self.log and other.log and self.log.over(other.log)
+        low, high = log.interval(ratio) if log else (None, None)
+        return Estimate(ratio, low, high, log, self.source, doubts)
+
+    def __mul__(self, by: float) -> Estimate:
+        value, low, high = self.value * by, self.low and self.low * by, self.high and self.high * by
+        return replace(self, value=value, low=low, high=high, log=self.log and self.log.times(by))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, by: float) -> Estimate:
+        value, low, high = self.value / by, self.low and self.low / by, self.high and self.high / by
+        return replace(self, value=value, low=low, high=high, log=self.log and self.log.times(1 / by))
+
+    def __rtruediv__(self, constant: float) -> Estimate:
+        """Return a constant over it, such as the hours of so many samples."""
+        low, high = (end and constant / end for end in (self.high, self.low))
+        log = self.log and replace(self.log, mean=-self.log.mean).times(constant)
+        return replace(self, value=constant / self.value, low=low, high=high, log=log)
 
 
 def median_of_known(values: Sequence[float | None]) -> float | None:

@@ -86,7 +86,7 @@ def notes_on(point: ScalePoint, group: RepeatGroup) -> str:
     notes += _unsteady(point, group)
     if len(group.good) < len(group.specs):
         notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
-    if point.samples_per_s_low is None:
+    if point.rate is None or point.rate.low is None:
         few = "one repeat" if len(group.good) == 1 else "the repeats differ by too much"
         notes.append(f"no interval of samples/s: {few}, and more of them give one")
     return "; ".join(notes)
@@ -121,9 +121,10 @@ def _unsteady(point: ScalePoint, group: RepeatGroup) -> list[str]:
         notes.append(f"the figures are samples / time, {why}")
     elif abs(total / middle - 1) > NOTABLE_GAP:
         notes.append(f"samples / time is {significant(total)} samples/s, {gap}: some blocks are far from the others")
-    if point.drift_fraction is not None and abs(point.drift_fraction) > NOTABLE_GAP:
-        how = "slower" if point.drift_fraction > 0 else "faster"
-        notes.append(f"the last third of the steps was {100 * abs(point.drift_fraction):.0f} % {how} than the first")
+    drift = point["drift_fraction"] or 0.0
+    if abs(drift) > NOTABLE_GAP:
+        how = "slower" if drift > 0 else "faster"
+        notes.append(f"the last third of the steps was {100 * abs(drift):.0f} % {how} than the first")
     notes += filter(None, [unsteady(group)])
     return [*notes, *filter(None, [_compiled_again(group) if notes else ""])]
 

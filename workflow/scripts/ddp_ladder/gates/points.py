@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import capitalised
 from ddp_ladder.common.model import IN_A_MODEL
-from ddp_ladder.gates.interval import LogMean
+from ddp_ladder.gates.interval import Estimate
 from ddp_ladder.nodes.critical_rank import Exchange, Kind, against_waits
 from ddp_ladder.nodes.findings import RunUse, find_other_processes
 from ddp_ladder.nodes.usage import RankUse, Usage
@@ -21,14 +21,28 @@ from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
 from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, Scale
 
 Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not run"]
+DOUBTFUL, UNSTEADY, WITNESSED = "doubtful", "unsteady", "witnessed"  # kinds of doubts, and a source
+
+
+Key = Literal[
+    "samples_per_s", "speedup", "efficiency", "step_time_s", "data_wait_fraction", "exposed_comm_fraction",
+    "gpu_hours_per_million_samples", "startup_s", "startup_spawn_s", "startup_import_torch_s",
+    "startup_process_group_s", "startup_script_s", "startup_first_step_s", "startup_compile_s", "samples_per_s_total",
+    "samples_per_s_end_to_end", "step_time_s_p5", "step_time_s_p95", "step_time_s_mean", "drift_fraction",
+    "efficiency_plain", "peak_memory_bytes", "memory_headroom_fraction", "gpu_busy_fraction", "gpu_power_w",
+    "cpu_fraction", "energy_j_per_sample", "compute_s", "exposed_comm_s", "data_wait_s", "imbalance_s", "rest_s",
+    "efficiency_total_time", "wall_s", "hours_to_solution", "wall_hours_to_solution", "gpu_hours_to_solution",
+    "energy_kwh_to_solution", "model_flops_per_sample", "tflop_per_s_per_gpu", "fraction_of_matrix_rate",
+    "fraction_of_peak", "saves", "saves_s", "saved_bytes", "saving_fraction", "tokens_per_s", "tokens_per_s_per_gpu",
+    "centre_hours_per_million_samples", "centre_hours_to_solution", "carbon_kg_to_solution",
+]  # fmt: skip
+"""The figures of a scale; what each is stands in gates/figures."""
+Figures = Mapping[Key, Estimate | float | None]
 
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """One row of scaling.csv: its columns in their order, defined in gates/figures, and after ``note`` what it lacks.
-
-    None: not known.
-    """
+    """A variant x mode x scale: what was planned, its figures, and what is said of them. None: not known."""
 
     __pydantic_config__: ClassVar = IN_A_MODEL
     variant: str
@@ -40,85 +54,18 @@ class ScalePoint:
     batch_per_gpu: int
     global_batch: int
     repeats: int  # only successful ones, from which the figures are made
-    samples_per_s: float | None = None
-    samples_per_s_low: float | None = None
-    samples_per_s_high: float | None = None
-    speedup: float | None = None
-    efficiency: float | None = None
-    efficiency_low: float | None = None
-    efficiency_high: float | None = None
-    step_time_s: float | None = None
-    data_wait_fraction: float | None = None
-    exposed_comm_fraction: float | None = None
-    gpu_hours_per_million_samples: float | None = None
+    figures: Mapping[Key, Estimate] = field(default_factory=dict)  # those that are known
     status: Status = "not run"
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    step_time_s_low: float | None = None
-    step_time_s_high: float | None = None
-    startup_s: float | None = None
-    startup_spawn_s: float | None = None
-    startup_import_torch_s: float | None = None
-    startup_process_group_s: float | None = None
-    startup_script_s: float | None = None
-    startup_first_step_s: float | None = None
-    startup_compile_s: float | None = None
-    samples_per_s_total: float | None = None
-    samples_per_s_end_to_end: float | None = None
-    step_time_s_p5: float | None = None
-    step_time_s_p95: float | None = None
-    step_time_s_mean: float | None = None
-    drift_fraction: float | None = None
     statistic: Statistic = MEDIAN_OF_BLOCKS  # of rate and step time, and thus of all ratios
-    efficiency_plain: float | None = None  # against the script with no launcher and no process group
-    efficiency_plain_low: float | None = None
-    efficiency_plain_high: float | None = None
-    peak_memory_bytes: float | None = None
-    memory_headroom_fraction: float | None = None
-    gpu_busy_fraction: float | None = None
-    gpu_power_w: float | None = None
-    cpu_fraction: float | None = None
-    energy_j_per_sample: float | None = None
-    compute_s: float | None = None  # parts of a step, which add up to it: gates/groups
-    exposed_comm_s: float | None = None
-    data_wait_s: float | None = None
-    imbalance_s: float | None = None
-    rest_s: float | None = None
-    efficiency_total_time: float | None = None  # as computing centres define it
-    efficiency_total_time_low: float | None = None
-    efficiency_total_time_high: float | None = None
-    wall_s: float | None = None
-    hours_to_solution: float | None = None
-    hours_to_solution_low: float | None = None
-    hours_to_solution_high: float | None = None
-    wall_hours_to_solution: float | None = None
-    gpu_hours_to_solution: float | None = None
-    energy_kwh_to_solution: float | None = None
-    model_flops_per_sample: float | None = None  # counted at the first scale; the rest of these: analysis/utilisation
-    tflop_per_s_per_gpu: float | None = None
-    fraction_of_matrix_rate: float | None = None
-    fraction_of_peak: float | None = None
+    jobs: int = 0  # that made the repeats
+    tokens_per_sample: int | None = None
+    parameters: int | None = None  # trained ones, the same in all runs; None: sharded, or not seen
     flops_precision: str = ""
     flops_not_counted: str = ""  # why
-    jobs: int = 0  # that made the repeats
-    saves: float | None = None
-    saves_s: float | None = None
-    saved_bytes: float | None = None
-    saving_fraction: float | None = None
-    tokens_per_sample: int | None = None
-    tokens_per_s: float | None = None
-    tokens_per_s_per_gpu: float | None = None
-    centre_hours_per_million_samples: float | None = None  # analysis/decisions, in the hours of cluster.yaml
-    centre_hours_to_solution: float | None = None
-    carbon_kg_to_solution: float | None = None
-    parameters: int | None = None  # trained ones, the same in all runs; None: sharded, or not seen
     note: str = ""
     simulated: str | None = None  # the note if nodes were agents on one machine
     differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio
     allowed: str = ""  # the allowed differences, in words
-    log_rate: LogMean | None = None  # the throughput with its uncertainty
-    log_efficiency: LogMean | None = None  # None at the baseline, where it is 1 by definition
-    unsteady: str = ""  # why the step times here or at the baseline are not those of a longer run, and what to set
     findings: tuple[Finding, ...] = ()  # on what its runs used
     step: StepFacts | None = None  # what else is known of its steps
     baseline: str = str(ONE_GPU)  # the scale of speed-up and efficiency: the first of the ladder
@@ -126,21 +73,33 @@ class ScalePoint:
     witness: Witnessed | None = None  # of its first run
     gpu: str | None = None  # models of all ranks
     owners_s: tuple[tuple[str, float], ...] = ()  # where the seconds of one run went: measuring/owners
-    unexplained: str = ""  # the remark by which the figure is doubtful, of the first run that has one: DOUBTFUL
-    unexplained_next: str = ""  # what that remark advises
+
+    def __getitem__(self, key: Key) -> float | None:
+        """Return the value of a figure alone; None: not known."""
+        return self.figures[key].value if key in self.figures else None
+
+    def of(self, key: Key) -> Estimate | None:
+        """Return a figure with its interval and doubts; None: not known."""
+        return self.figures.get(key)
+
+    def having(self, figures: Figures, **facts: Any) -> ScalePoint:
+        """Return the point with these figures and facts. A number has neither interval nor doubts; None: not known."""
+        told = {key: figure for key, figure in {**self.figures, **figures}.items() if figure is not None}
+        every = {key: figure if isinstance(figure, Estimate) else Estimate(figure) for key, figure in told.items()}
+        return replace(self, figures=every, **facts)
 
     @property
-    def is_witnessed(self) -> bool:
-        """Return True if its samples are those that a witness run saw, without a doubt."""
-        return self.witness is not None and self.witness.is_counted and not self.unexplained
+    def rate(self) -> Estimate | None:
+        """Return its samples/s."""
+        return self.of("samples_per_s")
 
     @property
     def witness_in_words(self) -> str:
         """Return whether its samples are witnessed, as a sentence; empty if it can have no witness."""
         if self.witness is None:
             return ""
-        is_doubtful = self.witness.is_counted and not self.is_witnessed
-        return f"{capitalised(self.unexplained)}." if is_doubtful else self.witness.in_words
+        doubted = self.rate and next((doubt for doubt in self.rate.doubts if doubt.kind == DOUBTFUL), None)
+        return f"{capitalised(doubted.what)}." if self.witness.is_counted and doubted else self.witness.in_words
 
     @property
     def scale(self) -> Scale:
@@ -156,7 +115,7 @@ class ScalePoint:
 
     @property
     def cost_per_million(self) -> Hours:
-        return self.cost((self.gpu_hours_per_million_samples or 0.0) / self.world_size)
+        return self.cost((self["gpu_hours_per_million_samples"] or 0.0) / self.world_size)
 
     @property
     def is_plain(self) -> bool:

@@ -16,7 +16,6 @@ from ddp_ladder.common.messages import box, numbered
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
-from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.measuring.fingerprint import MUST_MATCH
 from ddp_ladder.plan.plan import Plan, RunSpec
@@ -123,7 +122,9 @@ class Verdict(Model):
     def judged_earlier(self, points: Sequence[ScalePoint]) -> str:
         """Return why its figures are not those of these points; empty if no later scale has changed the statistic."""
         judged = {(point.variant, point.mode, point.scale): point.statistic for point in self.points}
-        known = {(point.variant, point.mode, point.scale): point for point in points if point.samples_per_s is not None}
+        known = {
+            (point.variant, point.mode, point.scale): point for point in points if point["samples_per_s"] is not None
+        }
         changed = [point for key, point in known.items() if judged.get(key, point.statistic) != point.statistic]
         later = in_short([*dict.fromkeys(str(point.scale) for key, point in known.items() if key not in judged)])
         if not (changed and later):
@@ -180,28 +181,22 @@ class _Minimum:
     name: str
     column: Column
     key: str  # of the threshold
-    log: str  # the field of a point with the figure's uncertainty
     text: Callable[[float], str]
 
     def measured(self, point: ScalePoint) -> str:
         """Return the figure with its interval in the unit of its threshold, or why there is none."""
-        value, low, high = (getattr(point, key) for key in self.column.keys)
-        if value is None:
+        estimate = self.column.of(point)
+        if estimate is None:
             return f"no {self.name}: {point.status}{': ' if point.note else ''}{point.note}"
-        words = f"{self.name} {self.text(value)}"
-        if low is not None and high is not None and low < high:
+        words, (low, high) = f"{self.name} {self.text(estimate.value)}", estimate.ends
+        if low < high:
             of = f"over {point.jobs} jobs" if point.jobs > 1 else "in one job"
             words += f" (95 % interval {self.text(low)} to {self.text(high)}, {of})"
         return words + (f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else "")
 
 
-_EFFICIENCY = _Minimum(
-    "efficiency", EFFICIENCY, "min_efficiency", "log_efficiency", lambda fraction: f"{100 * fraction:.1f} %"
-)
-_THROUGHPUT = _Minimum(
-    "throughput", SAMPLES_PER_S, "min_samples_per_s", "log_rate", lambda rate: f"{significant(rate)} samples/s"
-)
-Doubt = tuple[str, str]  # why a verdict is not certain, and what would make it so
+_EFFICIENCY = _Minimum("efficiency", EFFICIENCY, "min_efficiency", lambda fraction: f"{100 * fraction:.1f} %")
+_THROUGHPUT = _Minimum("throughput", SAMPLES_PER_S, "min_samples_per_s", lambda rate: f"{significant(rate)} samples/s")
 
 
 def performance(
@@ -217,7 +212,7 @@ def performance(
     lost = None if disturbed else attribution(point, baseline, preflight, plan.job(point.scale).transport)
     asked = ((getattr(gate, figure.key), figure) for figure in (_EFFICIENCY, _THROUGHPUT))
     findings = [*_above(gate.max_efficiency, point, baseline, results)]
-    findings += [_at_least(least, figure, plan, point, baseline, lost) for least, figure in asked if least is not None]
+    findings += [_at_least(least, figure, plan, point, lost) for least, figure in asked if least is not None]
     for finding in findings:
         if disturbed and not finding.ok:
             yield finding.replace(measured=f"{finding.measured}; {disturbed.in_words}", next=disturbed.next)
@@ -231,17 +226,15 @@ def performance(
         yield _data_wait(point, gate.max_data_wait_fraction)
 
 
-def _at_least(
-    least: float, figure: _Minimum, plan: Plan, point: ScalePoint, baseline: ScalePoint | None, lost: Attribution | None
-) -> GateFinding:
+def _at_least(least: float, figure: _Minimum, plan: Plan, point: ScalePoint, lost: Attribution | None) -> GateFinding:
     """Judge the estimate. Advice: the cause of the loss first, then the last doubt, as repeats make no steps steady."""
     key = f"stages.{point.stage}.gate.{figure.key}"
-    value, measured = getattr(point, figure.column.key), figure.measured(point)
+    estimate, measured = figure.column.of(point), figure.measured(point)
     wanted = f"at least {figure.text(least)} ({key})"
-    if value is None:
+    if estimate is None:
         return GateFinding.of(point, figure.name, measured, wanted, _to_be_comparable(plan, point))
-    doubts = [*_doubts(least, figure, point, baseline)]
-    reached, steps = value >= least, [step for _, step in doubts]
+    doubts = [*_doubts(least, figure, point)]
+    reached, steps = estimate.value >= least, [step for _, step in doubts]
     if not reached:
         first = f"make {point.baseline} faster first: more loader workers, a larger workload.batch_per_gpu"
         steps = [lost.next if lost else first, *steps[-1:], f"lower {key} if this is good enough for you"]
@@ -253,17 +246,21 @@ def _at_least(
     return finding.replace(uncertain=bool(doubts), evidence=evidence)
 
 
-def doubts_of_efficiency(least: float, point: ScalePoint, points: Sequence[ScalePoint]) -> str:
+def doubts_of_efficiency(least: float, point: ScalePoint) -> str:
     """Return why it is not certain that the efficiency reaches, or misses, a minimum; empty if it is."""
-    return "; ".join(why for why, _ in _doubts(least, _EFFICIENCY, point, baseline_of(point, points)))
+    return "; ".join(why for why, _ in _doubts(least, _EFFICIENCY, point))
 
 
-def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePoint | None) -> Iterator[Doubt]:
-    log: LogMean | None = getattr(point, figure.log)  # None if the figure is exact, as at the baseline
+def _doubts(least: float, figure: _Minimum, point: ScalePoint) -> Iterator[tuple[str, str]]:
+    """Yield why it is not certain that a figure reaches, or misses, a minimum, and what would make it so."""
+    estimate = figure.column.of(point)
+    if estimate is None:
+        return
+    log = estimate.log
     if log is not None and log.repeats is None:
         yield "this is an estimate from one repeat", "set repeats: 3, which keeps what is measured"
     elif log is not None:
-        low, high = log.interval_of_any_job(getattr(point, figure.column.key))
+        low, high = log.interval_of_any_job(estimate.value)
         more = f"set repeats: {min(MOST_REPEATS, 2 * point.repeats)}, which keeps what is measured"
         if low is None or high is None:
             yield "its interval is wider than a factor of 4", more
@@ -271,15 +268,12 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePo
             if point.statistic == SAMPLES_PER_TIME:
                 more = "raise measure.max_steps, or train longer: slow steps recur"
             yield f"in other jobs it may be {figure.text(low)} to {figure.text(high)}", more
-    if point.unsteady:
-        yield "the step times were not steady", point.unsteady
-    if doubted := next((side for side in (point, baseline) if side and side.unexplained), None):
-        yield f"at {doubted.scale} {doubted.unexplained}", doubted.unexplained_next
+    yield from ((doubt.in_words, doubt.next) for doubt in estimate.doubts)
 
 
 def _data_wait(point: ScalePoint, most: float) -> GateFinding:
     """Judge the data wait, which has no interval."""
-    key, value = f"stages.{point.stage}.gate.max_data_wait_fraction", point.data_wait_fraction
+    key, value = f"stages.{point.stage}.gate.max_data_wait_fraction", point["data_wait_fraction"]
     if value is None:
         measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
     else:
@@ -290,10 +284,10 @@ def _data_wait(point: ScalePoint, most: float) -> GateFinding:
 
 def _above(most: float, point: ScalePoint, baseline: ScalePoint | None, results: Path) -> Iterator[GateFinding]:
     """Yield a failed finding if the efficiency is above ``most`` in any job: the baseline was measured too slow."""
-    log = point.log_efficiency
-    if baseline is None or log is None or point.efficiency is None:
+    efficiency = point.of("efficiency")
+    if baseline is None or efficiency is None or efficiency.log is None:
         return
-    low, _ = log.of_estimate.interval_of_any_job(point.efficiency)
+    low, _ = efficiency.log.of_estimate.interval_of_any_job(efficiency.value)
     if low is None or low <= most:
         return
     runs = results / "runs" / point.variant / point.mode / point.baseline
@@ -301,13 +295,13 @@ def _above(most: float, point: ScalePoint, baseline: ScalePoint | None, results:
         f"look for other load on the nodes of {point.baseline}, delete {runs} and start snakemake again: the baseline "
         "is measured again, and all gates are judged again"
     )
-    if (baseline.data_wait_fraction or 0) - (point.data_wait_fraction or 0) > NOTABLE_WAIT:
+    if (baseline["data_wait_fraction"] or 0) - (point["data_wait_fraction"] or 0) > NOTABLE_WAIT:
         advice = f"{baseline.against_waits}, so that {point.baseline} does not wait for data; or {advice}"
     key = f"stages.{point.stage}.gate.max_efficiency"
     advice += f"; or raise {key} if you know why the larger scale does better"
     measured = f"{_EFFICIENCY.measured(point)}: more than the ideal"
     wanted = f"an interval that reaches down to {most:g} ({key})"
-    yield GateFinding.of(point, "baseline", measured, wanted, advice).replace(uncertain=log.repeats is None)
+    yield GateFinding.of(point, "baseline", measured, wanted, advice).replace(uncertain=efficiency.log.repeats is None)
 
 
 def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:

@@ -222,8 +222,8 @@ def _figures(state: LadderState, scale: ScaleState) -> tuple[str, str, str, str]
     """Return name, runs and the figures of the first mode, of the variant that the report decides on."""
     points = next(iter(reference_series(state.points)), ())
     point = next((point for point in points if point.scale == scale.job.scale), None)
-    rate = significant(point.samples_per_s) if point else ""
-    efficiency = EFFICIENCY.shown(point) if point and point.efficiency else ""
+    rate = significant(point["samples_per_s"]) if point else ""
+    efficiency = EFFICIENCY.shown(point) if point and point["efficiency"] else ""
     return scale.name, f"{len(scale.ended)}/{len(scale.runs)}", rate, efficiency
 
 

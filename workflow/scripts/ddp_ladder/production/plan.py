@@ -123,7 +123,7 @@ def production_of(
         is_on_slurm=on_slurm,
         slower_percent=keys.slower_percent,
         slower=keys.slower,
-        promised_samples_per_s=promise.samples_per_s if promise else None,
+        promised_samples_per_s=promise["samples_per_s"] if promise else None,
         training_hours=decision.hours(promise) if decision and promise else None,
         training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
         centre_hours=plan.units.hours,
@@ -257,7 +257,7 @@ def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -
         wanted_at = (keys.scale, settings.experiment.modes[0])
         point = next((each for each in points if (each.scale, each.mode) == wanted_at), None)
         rule, doubts = f"{PRODUCTION}.scale", []
-        if point is None or point.samples_per_s is None:
+        if point is None or point["samples_per_s"] is None:
             why = _of_other_settings(_of(ladder, *wanted_at), runs)
             _require(keys.unproven, where, f"{keys.scale} was not measured{why}", _measured(points))
             return keys.scale, None, rule, [f"{keys.scale} is not proven"], decision
@@ -277,7 +277,7 @@ def _require(unproven: bool, where: str, what: str, proven: str) -> None:
 
 
 def _measured(points: Sequence[ScalePoint]) -> str:
-    return in_short(list(dict.fromkeys(str(point.scale) for point in points if point.samples_per_s is not None)))
+    return in_short(list(dict.fromkeys(str(point.scale) for point in points if point["samples_per_s"] is not None)))
 
 
 def _open(verdicts: dict[str, Verdict], points: Sequence[ScalePoint]) -> str:

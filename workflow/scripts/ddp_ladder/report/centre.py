@@ -196,7 +196,7 @@ def _node_counts(case: JudgedScales, parameters: Parameters) -> Ruling:
 
 
 def _same_input(case: JudgedScales, parameters: Parameters) -> Ruling:
-    if differing := [point for point in case.points if point.differing or point.efficiency is None]:
+    if differing := [point for point in case.points if point.differing or point["efficiency"] is None]:
         fields = dict.fromkeys(field for point in differing for field in point.differing)
         figure = f"{', '.join(fields) or 'runs'} differ at {_names(differing)}"
         return Ruling("fail", figure, "measure all scales with the same script, arguments, versions and devices")
@@ -222,7 +222,8 @@ def _through_slurm(case: JudgedScales, parameters: Parameters) -> Ruling:
 
 def _run_length(case: JudgedScales, parameters: Parameters) -> Ruling:
     shortest_s, run = min(((run.timing.wall_s, run) for run in case.runs if run.timing), key=itemgetter(0))
-    shares = [(point.startup_s / point.wall_s, point) for point in case.points if point.startup_s and point.wall_s]
+    times = [(point["startup_s"], point["wall_s"], point) for point in case.points]
+    shares = [(startup_s / wall_s, point) for startup_s, wall_s, point in times if startup_s and wall_s]
     figure, is_short = f"shortest run {duration(shortest_s)} ({run.spec.scale})", shortest_s < parameters["min_run_s"]
     if len(shares) < len(case.points):
         figure += "; the start-up was not recorded"
@@ -242,7 +243,7 @@ def _by_total_time(case: JudgedScales, parameters: Parameters) -> Ruling:
     first, *others = case.points
     if not others:
         return Ruling(UNKNOWN, f"only {first.scale} was measured: nothing to compare it with", MORE_SCALES)
-    if unlike := [point for point in case.points if point.efficiency is None]:
+    if unlike := [point for point in case.points if point["efficiency"] is None]:
         figure = f"{_names(unlike)} ran another program than {first.baseline}: {unlike[-1].note}"
         return Ruling(UNKNOWN, figure, "measure all scales with the same script, arguments and versions")
     shown, low_at, text = [], [], COLUMNS["efficiency_total_time"].text
@@ -250,15 +251,15 @@ def _by_total_time(case: JudgedScales, parameters: Parameters) -> Ruling:
         efficiency = efficiency_by_total_time(case.view.good_runs(point), case.view.good_runs(first))
         if efficiency is None:
             return Ruling(UNKNOWN, f"the samples of the runs of {point.scale} were not counted")
-        value, low, high = efficiency
-        ends = interval(text(low), text(high)) if (low or 0) < (high or 0) else ""
-        shown.append(f"{point.scale} {text(value)} {ends}".strip())
-        low_at += [point] if value < parameters["min_efficiency"] else []
+        low, high = efficiency.ends
+        ends = interval(text(low), text(high)) if low < high else ""
+        shown.append(f"{point.scale} {text(efficiency.value)} {ends}".strip())
+        low_at += [point] if efficiency.value < parameters["min_efficiency"] else []
     figure = f"{', '.join(shown)}, against {first.scale}"
     if low_at:
         instead = 'do what the section "Where the time goes" proposes'
         return Ruling("fail", figure, f"ask for a scale below {low_at[0].scale}, {LONGER}, or {instead}")
-    by_steps = {point.scale: (point.efficiency or 0) / (first.efficiency or 1) for point in others}
+    by_steps = {point.scale: (point["efficiency"] or 0) / (first["efficiency"] or 1) for point in others}
     if hidden := {scale: value for scale, value in by_steps.items() if value < parameters["min_efficiency"]}:
         steps = ", ".join(f"{scale} {text(value)}" for scale, value in hidden.items())
         return Ruling(UNKNOWN, f"{figure}; but without the start-up, which all scales pay: {steps}", LONGER)
@@ -268,7 +269,7 @@ def _by_total_time(case: JudgedScales, parameters: Parameters) -> Ruling:
 def _gpu_utilisation(case: JudgedScales, parameters: Parameters) -> Ruling:
     if case.view.unit != "GPU":
         return Ruling(UNKNOWN, "this site has no GPU")
-    if unknown := [point for point in case.points if point.gpu_busy_fraction is None]:
+    if unknown := [point for point in case.points if point["gpu_busy_fraction"] is None]:
         again = "set monitor.enabled to true, see docs/monitoring.md, and measure these scales again"
         return Ruling("fail", f"not sampled at {_names(unknown)}", again)
     return Ruling("pass", f"GPUs busy: {_shown('gpu_busy_fraction', case.points)}; pictures in usage/")
@@ -283,14 +284,14 @@ def _both_modes(case: JudgedScales, parameters: Parameters) -> Ruling:
 
 
 def _memory(case: JudgedScales, parameters: Parameters) -> Ruling:
-    if unknown := [point for point in case.points if point.peak_memory_bytes is None]:
+    if unknown := [point for point in case.points if point["peak_memory_bytes"] is None]:
         return Ruling(UNKNOWN, f"not recorded at {_names(unknown)}", "let it run under the instrument")
     return Ruling("pass", _shown("peak_memory_bytes", case.points))
 
 
 def _time_to_solution(case: JudgedScales, parameters: Parameters) -> Ruling:
     work = case.view.results.work
-    if case.largest.hours_to_solution is None:
+    if case.largest["hours_to_solution"] is None:
         return Ruling("fail", work.missing or "the length of the training is not known", HOW_LONG)
     if work.runs is None:
         return Ruling("fail", f"one training of {work.in_words}; the number of runs is not known", HOW_LONG)

@@ -52,8 +52,8 @@ class Milestone:
             "global batch": f"{point.global_batch:,}",
             "steps per run": f"{training.samples / point.global_batch:,.0f}",
             "samples per run": f"{training.samples:,.0f}",
-            "time per step (ms)": significant(1000 * (point.step_time_s or 0)),
-            "samples/s": f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
+            "time per step (ms)": significant(1000 * (point["step_time_s"] or 0)),
+            "samples/s": SAMPLES_PER_S.with_interval(point),
             "strong efficiency": f"{'weak: ' * (point.mode == 'weak')}{EFFICIENCY.shown(point)}",
             "hours per run": self._with_interval(training.hours),
             "node hours": self._with_interval(asked.nodes),
@@ -78,11 +78,10 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
     for decision in view.decisions:
         best, cheapest = decision.recommended, decision.cheapest(per_node)
         for kind, point in (("recommended", best), ("cheapest", cheapest if cheapest != best else None)):
-            hours = decision.hours(point) if point else None
-            if point is None or hours is None or point.hours_to_solution is None:
+            hours, of_steps = (decision.hours(point), point.of("hours_to_solution")) if point else (None, None)
+            if point is None or hours is None or of_steps is None:
                 continue
-            ends = (point.hours_to_solution_low, point.hours_to_solution_high)
-            low, high = (end and end / point.hours_to_solution for end in ends)
+            low, high = (end and end / of_steps.value for end in (of_steps.low, of_steps.high))
             doubt = " (uncertain)" * bool(point is best and decision.doubt)
             training = PlannedTraining(
                 run_type=f"training, {point.mode} scaling, {kind} {point.scale}{doubt}",
@@ -92,8 +91,8 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
                 gpus=point.world_size,
                 hours=hours,
                 samples=work.total(point.global_batch) or 0.0,
-                samples_per_s=point.samples_per_s,
-                gpu_energy_kwh=point.energy_kwh_to_solution,
+                samples_per_s=point["samples_per_s"],
+                gpu_energy_kwh=point["energy_kwh_to_solution"],
                 runs=work.runs,
                 reserve=work.reserve,
             )
@@ -139,9 +138,9 @@ def _overheads(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[str]:
             "of a training, and the validation and checkpoints that end an epoch may be missing"
         )
     starts = (
-        f"{duration(point.startup_s)} at {point.scale}, {_node_hours(point, point.startup_s / 3600, view)}"
+        f"{duration(startup_s)} at {point.scale}, {_node_hours(point, startup_s / 3600, view)}"
         for point in points
-        if point.startup_s
+        if (startup_s := point["startup_s"])
     )
     if restart := "; ".join(dict.fromkeys(starts)):
         yield f"a restart repeats the steps since the last checkpoint, and takes the start-up, as measured: {restart}"
@@ -178,7 +177,7 @@ def request(view: ReportView) -> Iterator[Block]:
         asked = f"{capitalised(point.mode)} scaling: jobs of {point.scale} are requested, {decision.rule}."
         yield Block(f"{asked} {decision.doubt}".rstrip())
         yield Block(" ".join(_one_training(point, view)))
-    if any(point.hours_to_solution for point in view.proposed):
+    if any(point["hours_to_solution"] for point in view.proposed):
         yield from milestone_table(view, EUROHPC)
     yield from beyond(view)
     if view.results.jobs:
@@ -194,22 +193,23 @@ def time_to_solution(view: ReportView) -> Iterator[Block]:
 
 def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:
     work, unit = view.results.work, view.plan.hour_unit
-    if point.hours_to_solution is None:
+    took_h, wall_h = point["hours_to_solution"], point["wall_hours_to_solution"]
+    if took_h is None:
         cost = point.cost_per_million
         hours = f"{significant(cost.gpus)} {view.unit} hours{unit.beside(cost)}"
         yield f"A million samples take {hours} at {in_mode(point)}."
         yield blank(f"the samples of one training, the number of trainings, and the {view.unit} hours", HOW_LONG)
         return
     yield (
-        f"One training of {work.in_words} takes {duration(3600 * point.hours_to_solution)} at {in_mode(point)}: "
+        f"One training of {work.in_words} takes {duration(3600 * took_h)} at {in_mode(point)}: "
         f"{GPU_HOURS_TO_SOLUTION.shown(point)} {view.unit} hours, or "
-        f"{_node_hours(point, point.hours_to_solution, view)}."
+        f"{_node_hours(point, took_h, view)}."
     )
-    if point.wall_hours_to_solution is not None:
-        of_all = point.cost(point.wall_hours_to_solution)
+    if wall_h is not None:
+        of_all = point.cost(wall_h)
         yield (
             "With start-up, validation and checkpoints as in the measured runs it takes "
-            f"{duration(3600 * point.wall_hours_to_solution)}, "
+            f"{duration(3600 * wall_h)}, "
             f"{significant(of_all.gpus)} {view.unit} hours{unit.beside(of_all)}."
         )
     yield from checks(point, view)
@@ -223,22 +223,22 @@ def per_million(point: ScalePoint, view: ReportView) -> str:
 
 def _energy(point: ScalePoint, view: ReportView) -> Iterator[str]:
     """Yield the energy of the GPUs, and its carbon, as far as they are known."""
-    if point.energy_kwh_to_solution is None:
+    kwh = point["energy_kwh_to_solution"]
+    if kwh is None:
         return
-    kwh = significant(point.energy_kwh_to_solution)
-    text = f"Its steps take {kwh} kWh in the {view.units}, as their power was sampled"
-    if carbon := view.plan.units.carbon_in_words(point.energy_kwh_to_solution):
+    text = f"Its steps take {significant(kwh)} kWh in the {view.units}, as their power was sampled"
+    if carbon := view.plan.units.carbon_in_words(kwh):
         text += f", and thus {carbon}"
     yield f"{text}; CPUs, memory, network and cooling are not in it."
 
 
 def checks(point: ScalePoint, view: ReportView) -> Iterator[str]:
     """Yield the hours by the usual rule beside the measured ones, if all that it takes is known."""
-    samples, per_gpu = view.results.work.total(point.global_batch), point.tflop_per_s_per_gpu
-    if not (samples and point.tokens_per_sample and point.parameters and per_gpu and point.hours_to_solution):
+    samples, per_gpu = view.results.work.total(point.global_batch), point["tflop_per_s_per_gpu"]
+    if not (samples and point.tokens_per_sample and point.parameters and per_gpu and point["hours_to_solution"]):
         return
     tokens, tflop_per_s = samples * point.tokens_per_sample, per_gpu * point.world_size
-    by_rule_h, measured_h = 6 * point.parameters * tokens / (tflop_per_s * 1e12) / 3600, point.hours_to_solution
+    by_rule_h, measured_h = 6 * point.parameters * tokens / (tflop_per_s * 1e12) / 3600, point["hours_to_solution"]
     yield (
         f"Check at {in_mode(point)}: 6 x {point.parameters:,} parameters x {tokens:,.0f} tokens / "
         f"{significant(tflop_per_s)} TFLOP/s = {significant(by_rule_h)} h; measured {significant(measured_h)} h, "

@@ -13,7 +13,7 @@ from pathlib import Path
 from ddp_ladder import __version__
 from ddp_ladder.common.files import make_directory, write_atomically
 from ddp_ladder.common.formats import count, duration, full_stop, stage_name
-from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, csv_columns
+from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, SCALING_CSV, csv_row
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import GateFinding
 from ddp_ladder.production.plan import keep_planned
@@ -79,7 +79,7 @@ def write_report(
         "scaling.md": as_markdown(markdown_document(view, parts)),
         "proposal.md": as_markdown(application),
         "runs.csv": runs_csv(view.runs),
-        "scaling.csv": csv_text(map(vars, view.points), csv_columns()),
+        "scaling.csv": csv_text(map(csv_row, view.points), SCALING_CSV),
         **plots,
         **({"comparison.csv": comparison_csv(view.comparison)} if view.comparison else {}),
         **pictures,
@@ -185,8 +185,8 @@ def recommendations(view: ReportView) -> tuple[tuple[str, str], ...]:
 def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:
     yield f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}{tokens_in_words(point, view.unit)}"
     if not point.is_baseline:
-        yield f"efficiency {EFFICIENCY.shown(point)} {EFFICIENCY.interval(point)}".rstrip()
+        yield f"efficiency {EFFICIENCY.with_interval(point)}"
     yield per_million(point, view)
-    if point.hours_to_solution is not None:
-        hours = view.plan.hour_unit.in_words(point.cost(point.hours_to_solution))
-        yield f"{view.results.work.in_words} take {duration(3600 * point.hours_to_solution)}: {hours}"
+    if (took_h := point["hours_to_solution"]) is not None:
+        hours = view.plan.hour_unit.in_words(point.cost(took_h))
+        yield f"{view.results.work.in_words} take {duration(3600 * took_h)}: {hours}"

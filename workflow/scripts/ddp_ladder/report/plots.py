@@ -30,7 +30,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count, grouped, shortened
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
-from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.points import Key, ScalePoint
 from ddp_ladder.measuring.node_usage import notes_on, read_node_samples, timelines_of
 from ddp_ladder.nodes.usage import NodeSamples, RunPhase, Timeline, Values
 from ddp_ladder.plan.short_runs import Fit
@@ -78,7 +78,7 @@ STYLE: dict[Any, Any] = {  # matplotlib types the keys as a literal of all its s
     "svg.hashsalt": "ddp-ladder",  # fixed ids: the same records give the same file
 }
 IDEAL: dict[str, Any] = {"linewidth": 0.9, "linestyle": (0, (1, 1.6))}
-PARTS = {  # from the bottom up: what the training is for, then what it waits for
+PARTS: dict[Key, str] = {  # from the bottom up: what the training is for, then what it waits for
     "compute_s": "#0072B2",
     "rest_s": "#9aa5b1",
     "data_wait_s": "#E69F00",
@@ -149,9 +149,9 @@ def _variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
 
 
 def _draw_point(axes: Axes, place: float, column: Column, point: ScalePoint, look: Look) -> None:
-    if (estimate := column.estimate(point)) is None:
+    if (estimate := column.of(point)) is None:
         return
-    (value, low, high), (colour, marker) = estimate, look
+    value, (low, high), (colour, marker) = estimate.value, estimate.ends, look
     style: dict[str, Any] = {"markersize": 6, "elinewidth": 1.3, "capsize": 3, "linestyle": "none", "zorder": 3}
     axes.errorbar([place], [value], yerr=[[value - low], [high - value]], color=colour, marker=marker, **style)
 
@@ -161,7 +161,7 @@ def _draw_point(axes: Axes, place: float, column: Column, point: ScalePoint, loo
 
 def throughput_figure(points: Sequence[ScalePoint], units: str) -> Figure:
     """Return the plot of samples/s against the number of ``units`` ("GPUs"), both logarithmic, one panel per mode."""
-    measured = [point for point in points if point.samples_per_s is not None]
+    measured = [point for point in points if point["samples_per_s"] is not None]
     of_series = grouped(((point.mode, point.variant), point) for point in measured).values()
     drawn = {dashes for series in of_series for _, dashes in growth(series)}
     lines = {"-": f"more {units} in one node", "--": "more nodes"}
@@ -172,12 +172,13 @@ def throughput_figure(points: Sequence[ScalePoint], units: str) -> Figure:
 
 
 def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, Look], units: str) -> None:
-    measured = [point for point in points if point.samples_per_s is not None]
+    measured = [point for point in points if point.rate]
+    rates = [point.rate for point in measured if point.rate]
     if not measured:
         show_message(axes, "nothing measured yet")
         return
     sizes = sorted({point.world_size for point in measured})
-    ends = [end for point in measured for end in SAMPLES_PER_S.estimate(point) or ()]
+    ends = [end for rate in rates for end in (rate.value, *rate.ends)]
     ends.append(sizes[-1] * (rate_per_gpu(measured) or ends[0]))
     left, right = _around(sizes, 1.35, 1.5)
     axes.set(xlabel=units, ylabel=SAMPLES_PER_S.heading, yscale="log", xlim=(left, right))
@@ -189,7 +190,7 @@ def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
         if rate := rate_per_gpu(own):
             axes.plot(sizes, [rate * size for size in sizes], color=GREY, zorder=1, **IDEAL)
         for line, dashes in growth(own):
-            speeds = [point.samples_per_s or math.nan for point in line]
+            speeds = [point["samples_per_s"] or math.nan for point in line]
             axes.plot([places[p.scale] for p in line], speeds, color=look[0], linewidth=1.5, linestyle=dashes, zorder=2)
         for point in own:
             _draw_point(axes, places[point.scale], SAMPLES_PER_S, point, look)
@@ -219,7 +220,7 @@ def _places(points: Sequence[ScalePoint], beside: float) -> dict[Scale, float]:
 def rate_per_gpu(points: Sequence[ScalePoint]) -> float | None:
     """Return the ideal of a series: samples/s per GPU at its baseline; None if there is none."""
     base = next((point for point in points if point.is_baseline), None)
-    return None if base is None or base.samples_per_s is None else base.samples_per_s / base.world_size
+    return None if base is None or base["samples_per_s"] is None else base["samples_per_s"] / base.world_size
 
 
 def growth(points: Sequence[ScalePoint]) -> list[tuple[list[ScalePoint], str]]:
@@ -246,9 +247,9 @@ def _efficiency(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
     if not scales:
         show_message(axes, "nothing measured yet")
         return
-    known = [point.efficiency for point in points if point.efficiency is not None]
-    ends = [min(point.efficiency_high, MOST_INTERVAL) for point in points if point.efficiency_high is not None]
-    axes.set(xlim=(-0.5, len(scales) - 0.5), ylim=(0, 1.05 * max([1.0, *known, *ends])), ylabel=EFFICIENCY.heading)
+    known = [efficiency for point in points if (efficiency := point.of("efficiency"))]
+    highest = [max(each.value, min(each.ends[1], MOST_INTERVAL)) for each in known]
+    axes.set(xlim=(-0.5, len(scales) - 0.5), ylim=(0, 1.05 * max([1.0, *highest])), ylabel=EFFICIENCY.heading)
     axes.axhline(1, color=GREY, zorder=1, **IDEAL)
     names, box = list(styles), {"facecolor": PAPER, "linewidth": 0, "pad": 0.5}  # a figure hides the line behind it
     for point in points:
@@ -257,11 +258,11 @@ def _efficiency(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
         _draw_point(axes, place, EFFICIENCY, point, styles[point.variant])
         if (threshold := thresholds.get(point.stage)) is not None:
             axes.plot([middle - 0.5, middle + 0.5], [threshold] * 2, color=INK, linewidth=0.9, zorder=1.5)
-        if point.efficiency is None and len(names) <= len(COLOURS):
+        if point["efficiency"] is None and len(names) <= len(COLOURS):
             colour = GREY if point.status == "not run" else BAD
             axes.text(place, 0.03, point.status, rotation=90, ha="center", va="bottom", color=colour)
-        elif point.efficiency is not None and len(names) == 1 and len(scales) <= MOST_LABELLED:
-            at = (place, point.efficiency)
+        elif point["efficiency"] is not None and len(names) == 1 and len(scales) <= MOST_LABELLED:
+            at = (place, point["efficiency"])
             axes.annotate(EFFICIENCY.shown(point), at, (8, -3), textcoords="offset points", bbox=box)
     _scale_axis(axes, [str(scale) for scale in scales])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: EFFICIENCY.text(value)))
@@ -284,7 +285,7 @@ def attribution_figure(points: Sequence[ScalePoint]) -> Figure:
     points: of one variant. The ideal step takes as long as the first scale for as many samples per rank.
     """
     known = {column.key: column for column in columns("attribution")}
-    shown = [key for key in PARTS if any(_height(point) and getattr(point, key) for point in points)]
+    shown = [key for key in PARTS if any(_height(point) and point[key] for point in points)]
     style = {"marker": "s", "linestyle": "none", "markersize": 7}
     keys = [legend_key(f"{known[key].heading}, {known[key].unit}", color=PARTS[key], **style) for key in shown]
     return _panels(points, _attribution, [*keys, legend_key("ideal", color=INK, **IDEAL)] if shown else [])
@@ -292,7 +293,7 @@ def attribution_figure(points: Sequence[ScalePoint]) -> Figure:
 
 def _height(point: ScalePoint) -> float | None:
     """Return the step time as a multiple of the ideal one; None if there is no ratio, or no part is known."""
-    return 1 / point.efficiency if point.efficiency and point.rest_s is not None else None
+    return 1 / point["efficiency"] if point["efficiency"] and point["rest_s"] is not None else None
 
 
 def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Mapping[str, Look]) -> None:
@@ -304,8 +305,8 @@ def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Mapping[str, Look]
     top, bottoms = 1.12 * max(1.0, *heights), [0.0] * len(points)
     is_labelled = len(points) <= MOST_LABELLED
     for key, colour in PARTS.items():
-        ratios = [height / (point.step_time_s or 1.0) for height, point in zip(heights, points, strict=True)]
-        parts = [ratio * (getattr(point, key) or 0.0) for ratio, point in zip(ratios, points, strict=True)]
+        ratios = [height / (point["step_time_s"] or 1.0) for height, point in zip(heights, points, strict=True)]
+        parts = [ratio * (point[key] or 0.0) for ratio, point in zip(ratios, points, strict=True)]
         bars = axes.bar(range(len(points)), parts, 0.62, bottoms, color=colour, edgecolor=PAPER, linewidth=0.6)
         if is_labelled:
             room = zip(points, parts, strict=True)

@@ -12,11 +12,13 @@ from typing import Annotated
 from pydantic import Field
 
 from ddp_ladder.common import formats
-from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, megabytes, significant
+from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, significant
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.diagnosis.checks import weakest
 from ddp_ladder.gates.figures import (
     EFFICIENCY,
+    HEADROOM,
+    PEAK_MEMORY,
     SAMPLES_PER_S,
     SPEEDUP,
     TOKENS_PER_S,
@@ -221,7 +223,7 @@ def _mechanism(view: ReportView) -> Iterator[Block]:
     runs = [run for run in view.good_runs(*view.proposed) if run.timing]
     timings = [run.timing for run in runs if run.timing]
     clock = " or ".join(dict.fromkeys(ACCELERATORS[run.spec.device].clock for run in runs))
-    counted = any(point.tflop_per_s_per_gpu is not None for point in view.proposed)
+    counted = any(point["tflop_per_s_per_gpu"] is not None for point in view.proposed)
     flops = "counted at the first scale from the shapes of the operators" if counted else "not counted"
     yield Block(
         f"Timers in the training processes ({clock}) around each optimizer step of the unmodified script, without its "
@@ -241,9 +243,9 @@ def _headline(view: ReportView) -> Iterator[Block]:
 
 def _scaling(view: ReportView) -> Iterator[Block]:
     """Yield the table of each mode: a row for each scale, with all that a reviewer compares."""
-    priced = any(point.hours_to_solution for point in view.proposed)
+    priced = any(point["hours_to_solution"] for point in view.proposed)
     of_what, unit = "one training" if priced else "a million samples", view.plan.hour_unit
-    tokens = (f"tokens/s (per {view.unit})",) if any(point.tokens_per_s for point in view.proposed) else ()
+    tokens = (f"tokens/s (per {view.unit})",) if any(point["tokens_per_s"] for point in view.proposed) else ()
     headings = (
         "nodes", view.units, f"batch per {view.unit}", "global batch", "step, median (mean), ms", "samples/s", *tokens,
         "speed-up", "efficiency", "memory, MB (free)",
@@ -251,7 +253,7 @@ def _scaling(view: ReportView) -> Iterator[Block]:
     )  # fmt: skip
 
     def hours(point: ScalePoint) -> float | None:
-        cost = point.cost(point.hours_to_solution or 0.0) if priced else point.cost_per_million
+        cost = point.cost(point["hours_to_solution"] or 0.0) if priced else point.cost_per_million
         return cost.of_centre(unit.centre) if unit.centre else cost.nodes
 
     for decision in view.decisions:
@@ -262,12 +264,12 @@ def _scaling(view: ReportView) -> Iterator[Block]:
                 str(point.world_size),
                 f"{point.batch_per_gpu:,}",
                 f"{point.global_batch:,}",
-                f"{formats.milliseconds(point.step_time_s)} ({formats.milliseconds(point.step_time_s_mean)})",
-                f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
+                "{} ({})".format(*map(formats.milliseconds, (point["step_time_s"], point["step_time_s_mean"]))),
+                SAMPLES_PER_S.with_interval(point),
                 *(f"{TOKENS_PER_S.shown(point)} ({TOKENS_PER_S_PER_GPU.shown(point)})" for _ in tokens),
                 SPEEDUP.shown(point),
-                f"{EFFICIENCY.shown(point)} {EFFICIENCY.interval(point)}".strip(),
-                f"{megabytes(point.peak_memory_bytes)} ({formats.share(point.memory_headroom_fraction)})",
+                EFFICIENCY.with_interval(point),
+                f"{PEAK_MEMORY.shown(point)} ({HEADROOM.shown(point)})",
                 significant(hours(point)),
                 in_short(_jobs_of(view, point), 3),
             )
@@ -293,7 +295,7 @@ def _columns(text: str, keys: Sequence[str], view: ReportView, points: Sequence[
     """Yield a table of these columns of scaling.csv, as far as they are known at any scale. points: all if empty."""
     points = points or view.proposed
     by_key = {column.key: column for column in columns("csv")}
-    known = [by_key[key] for key in keys if any(getattr(point, key) is not None for point in points)]
+    known = [by_key[key] for key in keys if any(by_key[key].value(point) is not None for point in points)]
     headings = [f"{column.heading} ({column.unit})" if column.unit else column.heading for column in known]
     rows = [
         (in_mode(point), *(f"{c.shown(point)} {c.beside(point, 'csv')[0]}".strip() for c in known)) for point in points
@@ -309,10 +311,10 @@ def _columns(text: str, keys: Sequence[str], view: ReportView, points: Sequence[
 
 def _peak(view: ReportView) -> Iterator[Block]:
     """Yield FLOP/s at each scale, or why there are none."""
-    if counted := [point for point in view.proposed if point.tflop_per_s_per_gpu is not None]:
-        first = counted[0]
+    if counted := [point for point in view.proposed if point["tflop_per_s_per_gpu"] is not None]:
+        first, per_sample = counted[0], counted[0]["model_flops_per_sample"] or 0.0
         text = (
-            f"A sample takes {significant((first.model_flops_per_sample or 0.0) / 1e9)} GFLOP (matrix products and "
+            f"A sample takes {significant(per_sample / 1e9)} GFLOP (matrix products and "
             f"convolutions, forward and backward, counted at {first.baseline} from the shapes of the operators; "
             f"{first.flops_precision}). The matrix rate is that of large matrices in the same precision, measured "
             "before the runs; a peak is the data sheet's:"
@@ -327,14 +329,14 @@ def _plot(name: str, caption: str, view: ReportView) -> Iterator[Block]:
 
 
 def _memory(view: ReportView) -> Iterator[Block]:
-    known = [point for point in view.proposed if point.peak_memory_bytes is not None]
+    known = [point for point in view.proposed if PEAK_MEMORY.of(point)]
     if not known:
         yield Block(blank("the memory of each GPU, as the runs did not record it", "nvidia-smi during a run"))
         return
-    most = max(known, key=lambda point: point.peak_memory_bytes or 0)
-    free = min((p.memory_headroom_fraction for p in known if p.memory_headroom_fraction is not None), default=None)
+    most = max(known, key=lambda point: point["peak_memory_bytes"] or 0.0)
+    free = min((free for point in known if (free := point["memory_headroom_fraction"]) is not None), default=None)
     headroom = "" if free is None else f"; at least {formats.share(free)} of what it can have stays free"
-    memory = f"{megabytes(most.peak_memory_bytes)} MB, at {in_mode(most)}"
+    memory = f"{PEAK_MEMORY.shown(most)} MB, at {in_mode(most)}"
     yield Block(f"The {view.unit} with the most memory takes {memory}{headroom}.")
 
 
@@ -385,7 +387,7 @@ def _limits(view: ReportView) -> Iterator[Block]:
 
 
 def _of_points(view: ReportView) -> Iterator[str]:
-    measured = [point for point in view.rungs if point.samples_per_s is not None]
+    measured = [point for point in view.rungs if point["samples_per_s"] is not None]
     if len(scales := {point.scale for point in measured}) == 1:
         yield f"only {scales.pop()} was measured, which does not show how the training scales"
     for words in dict.fromkeys(point.simulated for point in measured if point.simulated):
@@ -393,7 +395,7 @@ def _of_points(view: ReportView) -> Iterator[str]:
         yield f"{where}: {words}, so the network between nodes was not measured"
     if few := [point for point in measured if point.repeats < 3]:
         yield f"fewer than three runs at {_names(few, view)}: they show little of the differences between runs"
-    if drifting := [point for point in measured if abs(point.drift_fraction or 0.0) > NOTABLE_GAP]:
+    if drifting := [point for point in measured if abs(point["drift_fraction"] or 0.0) > NOTABLE_GAP]:
         more = f"by more than {100 * NOTABLE_GAP:.0f} % from the first to the last third of their steps"
         yield f"the speed changed within the runs of {_names(drifting, view)}: {more}"
     for point in measured:

@@ -13,7 +13,7 @@ from ddp_ladder.analysis.forecast import error_rows, forecast_line, planned_fore
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, seconds, share, stage_name
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
-from ddp_ladder.gates.points import ScalePoint, findings_across_scales
+from ddp_ladder.gates.points import Key, ScalePoint, findings_across_scales
 from ddp_ladder.ledger import advice as accounting
 from ddp_ladder.measuring.owners import OWNERS
 from ddp_ladder.plan.plan import wrapper_directory
@@ -40,7 +40,10 @@ STARTUP = (
     "Start-up: until the end of the first step, on the slowest rank; not part of the throughput. Checkpoints: saves of "
     "the whole run. Medians over repeats; all columns are defined below."
 )
-WHERE_USED = (("startup_compile_s",), ("saves", "saves_s", "saved_bytes", "saving_fraction"))
+WHERE_USED: tuple[tuple[Key, ...], ...] = (
+    ("startup_compile_s",),
+    ("saves", "saves_s", "saved_bytes", "saving_fraction"),
+)
 """Columns of that table that are left out if the first of them is 0 at every scale."""
 SECONDS = (
     "Of one run of each scale, the repeat with the median wall time, on its slowest rank. Every second has one owner, "
@@ -106,7 +109,7 @@ def figures_table(
     cells of further columns.
     """
     every = shown or columns(table)
-    known = [column for column in every if any(getattr(point, column.key) is not None for point in points)]
+    known = [column for column in every if any(column.value(point) is not None for point in points)]
     names = names or [Cell(_name(point, view)) for point in points]
     rows = [
         (
@@ -130,8 +133,9 @@ def _heading(column: Column, view: ReportView) -> Cell:
 
 
 def _figure(column: Column, point: ScalePoint, table: Table) -> Cell:
-    value = getattr(point, column.key)
-    return Cell(column.shown(point), small=column.beside(point, table), value=value, style=f"n {column.key}")
+    return Cell(
+        column.shown(point), small=column.beside(point, table), value=column.value(point), style=f"n {column.key}"
+    )
 
 
 # --- The scales.
@@ -149,7 +153,7 @@ def _scales(view: ReportView) -> Iterator[Block]:
         launched = f"{first} under the launcher, a process group of one,"
         base = launched if first == ONE_GPU else f"{first}, where the ladder starts,"
         text = f"Speed-up and efficiency are against {base} of the same mode and variant"
-        if any(point.efficiency_plain is not None for point in view.points):
+        if any(point["efficiency_plain"] is not None for point in view.points):
             text += "; “vs plain” is against the script alone, with no launcher and no DDP"
         notes.append(f"{text}.")
     notes += dict.fromkeys(point.witness_in_words for point in view.rungs if point.witness)
@@ -195,14 +199,14 @@ def explained(view: ReportView) -> list[tuple[ScalePoint, Attribution]]:
         preflight = view.results.preflights.get(str(point.scale))
         return attribution(point, baseline_of(point, view.points), preflight, view.plan.job(point.scale).transport)
 
-    every = [(point, lost) for point in view.rungs if point.rest_s is not None and (lost := lost_at(point))]
+    every = [(point, lost) for point in view.rungs if point["rest_s"] is not None and (lost := lost_at(point))]
     by_size = sorted(every, key=lambda pair: pair[0].world_size)
     largest = {point.mode: (point, lost) for point, lost in by_size if point.variant == REFERENCE_VARIANT}
     return [*largest.values(), *(pair for pair in every if pair not in largest.values())]
 
 
 def _time(view: ReportView) -> Iterator[Block]:
-    points = [point for point in view.rungs if point.rest_s is not None]
+    points = [point for point in view.rungs if point["rest_s"] is not None]
     if not points:
         return
     yield Block(
@@ -253,7 +257,7 @@ def _seconds(owned_s: float | None, wall_s: float | None) -> Cell:
 
 
 def _costs(view: ReportView) -> Iterator[Block]:
-    points = [point for point in view.rungs if point.samples_per_s is not None]
+    points = [point for point in view.rungs if point["samples_per_s"] is not None]
     modes = dict.fromkeys(point.mode for point in points)
     for mode in modes:
         name = f"Cost, {mode} scaling" if len(modes) > 1 else "Cost"
@@ -266,7 +270,7 @@ def _costs(view: ReportView) -> Iterator[Block]:
 def _prediction(view: ReportView) -> Iterator[Block]:
     """Yield the forecasts of the planned scales, beside what was measured if it has been."""
     forecasts = list(planned_forecasts(view.results.directory, view.plan))
-    measured = {(str(point.scale), point.variant, point.mode) for point in view.points if point.samples_per_s}
+    measured = {(str(point.scale), point.variant, point.mode) for point in view.points if point["samples_per_s"]}
     lines = tuple(
         full_stop(forecast_line(job, forecast, view.plan.hour_unit))
         for job, forecast in forecasts
@@ -322,9 +326,9 @@ def _preflight(view: ReportView) -> Iterator[Block]:
 
 
 def _startup(view: ReportView) -> Iterator[Block]:
-    points = [point for own in view.tables.values() for point in own if point.startup_s is not None]
+    points = [point for own in view.tables.values() for point in own if point["startup_s"] is not None]
     if points:
-        hidden = {key for keys in WHERE_USED for key in keys if not any(getattr(point, keys[0]) for point in points)}
+        hidden = {key for keys in WHERE_USED for key in keys if not any(point[keys[0]] for point in points)}
         shown = [column for column in columns("startup") if column.key not in hidden]
         named = [replace(column, heading="total") if column.key == "startup_s" else column for column in shown]
         name = "Start-up and saves at each scale"
@@ -336,8 +340,7 @@ def _startup(view: ReportView) -> Iterator[Block]:
 
 
 def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
-    used = [column.key for column in columns("usage")]
-    points = [point for point in view.points if any(getattr(point, key) is not None for key in used)]
+    points = [point for point in view.points if any(column.of(point) for column in columns("usage"))]
     if points:
         yield figures_table(points, view, "usage", name="What each scale used", style="used")
     rows = tuple(

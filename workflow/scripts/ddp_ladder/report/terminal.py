@@ -61,7 +61,7 @@ def terminal_table(
     rows = [_cells(point, gates) for point in points]
     names = [name for name in rows[0] if name not in ("mode", "variant") or len({row[name] for row in rows}) > 1]
     names = names if any(row["status"] for row in rows) else names[:-1]
-    if all(point.tokens_per_s is None for point in points):
+    if all(point["tokens_per_s"] is None for point in points):
         names = [name for name in names if name not in OF_TOKENS]
     right = [column.heading for column in columns("terminal") if "terminal" not in column.interval_in]
     for left_out in range(len(SPARE) + 1):

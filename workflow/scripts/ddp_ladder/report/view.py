@@ -24,7 +24,7 @@ from ddp_ladder.gates.figures import (
     TOKENS_PER_S_PER_GPU,
     shares_of_rates,
 )
-from ddp_ladder.gates.points import ScalePoint, other_processes
+from ddp_ladder.gates.points import WITNESSED, ScalePoint, other_processes
 from ddp_ladder.gates.verdict import GateFinding, Verdict
 from ddp_ladder.measuring import fingerprint
 from ddp_ladder.plan.plan import Plan, wrapper_directory
@@ -239,7 +239,7 @@ class ReportView:
 
     @property
     def anything_measured(self) -> bool:
-        return any(point.samples_per_s is not None for point in self.points)
+        return any(point["samples_per_s"] is not None for point in self.points)
 
 
 # What was measured on
@@ -401,29 +401,30 @@ def _stage(stage: str, points: Sequence[ScalePoint]) -> str:
 def _figures(point: ScalePoint, unit: str) -> str:
     rate = f"{point.scale} runs at {SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
     remarks = ["samples / time"] * (point.statistic == SAMPLES_PER_TIME)
-    remarks += ["witnessed" if point.is_witnessed else "not witnessed"] * (point.witness is not None)
+    if point.witness and point.rate:
+        remarks.append(WITNESSED if point.rate.source == WITNESSED else f"not {WITNESSED}")
     rate += f" ({', '.join(remarks)})" * bool(remarks)
     tokens, flops = tokens_in_words(point, unit), ""
-    if point.tflop_per_s_per_gpu is not None:
+    if point["tflop_per_s_per_gpu"] is not None:
         does = f"; each {unit} does {TFLOP_PER_S.shown(point)} TFLOP/s ({point.flops_precision})"
         flops = ", ".join(filter(None, (does, shares_of_rates(point))))
     if point.is_baseline and point.status != "not comparable":
         return f"{rate} {SAMPLES_PER_S.interval(point)}".rstrip() + tokens + flops
     rate += tokens
     baseline = point.baseline_in_words.replace("GPU", unit)
-    if point.efficiency is None:
+    if point["efficiency"] is None:
         return f"{rate}; no efficiency against {baseline} can be given ({point.note})"
     rate_of = "the rate of " if baseline == point.baseline else ""
     efficiency = f"{EFFICIENCY.shown(point)} {EFFICIENCY.heading} {EFFICIENCY.interval(point)}".rstrip()
     text = f"{rate}, {SPEEDUP.shown(point)}x {rate_of}{baseline}, {efficiency}"
-    if point.efficiency_plain is not None:
+    if point["efficiency_plain"] is not None:
         text += f" ({AGAINST_PLAIN.shown(point)} against the script without DDP)"
     return (f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text) + flops
 
 
 def tokens_in_words(point: ScalePoint, unit: str) -> str:
     """Return ``, 13,300,000 tokens/s (1,660,000 per GPU)``; empty if the tokens of a sample are not known."""
-    if point.tokens_per_s is None:
+    if point["tokens_per_s"] is None:
         return ""
     return f", {TOKENS_PER_S.shown(point)} {TOKENS_PER_S.heading} ({TOKENS_PER_S_PER_GPU.shown(point)} per {unit})"
 
