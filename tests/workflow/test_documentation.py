@@ -86,6 +86,8 @@ def test_each_page_is_short_begins_with_its_task_and_ends_with_what_comes_next()
     assert {name: count for name, count in words.items() if not 300 <= count <= 900} == {}
     assert len(README.split()) <= 900
     assert sum(words.values()) + len(README.split()) <= 18_000
+    versions = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]
+    assert [text for text in versions if len(text.split()) > 500] == []
     for name, text in OWN.items():
         first = text.split("\n\n")[1]
         assert re.match(r"# .+\n\n", text), name
