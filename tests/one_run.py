@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, WitnessLimits, make_plan
-from ddp_ladder.production.rehearsal import Rehearsal, judge_rehearsal
+from ddp_ladder.production.rehearsal import judge_rehearsal
 from ddp_ladder.records.record import Failure, Record, read_record
 from ddp_ladder.run.job import Context, run_scale, run_twice
 from ddp_ladder.run.nodes import Nodes, ThisMachine
@@ -74,7 +75,7 @@ class Here:
 
     def rehearsed(
         self, text: str, *args: str, each_s: float = LONG_S, warn_before_s: float = LONG_S, launcher: str = LAUNCHER
-    ) -> Rehearsal:
+    ) -> tuple[Finding, ...]:
         """Start a script twice, on two ranks; return what that shows. Without times, it sends itself the signal."""
         script = self.path / "train.py"
         script.write_text(text)

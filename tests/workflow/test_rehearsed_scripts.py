@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ddp_ladder.production.rehearsal import Rehearsal
+from ddp_ladder.common.findings import Finding
+from ddp_ladder.production.rehearsal import VERDICTS
 from one_run import Here
 
 SCRIPT = """
@@ -88,30 +89,31 @@ for step in range(1, 1_000_000):
 EACH_S = 40.0  # of a start by time: on a busy machine the imports alone may take half of it
 
 
-def rehearsed(here: Here, how: str, **options: Any) -> Rehearsal:
+def rehearsed(here: Here, how: str, **options: Any) -> tuple[Finding, ...]:
     return here.rehearsed(SCRIPT, how, str(here.path / "saved"), **options)
 
 
 @pytest.mark.parametrize(
     ("how", "verdict", "why"),
     [
-        ("shards", "ok", "the second start goes on where the first one ended, at step 18 (ranks 0, 1)"),
+        ("shards", "passed", "the second start goes on where the first one ended, at step 18 (ranks 0, 1)"),
         ("own", "failed", "on some ranks only: rank 0 goes on where it ended (step 18); rank 1 starts from the beginn"),
     ],
 )
 def test_a_script_that_saves_at_the_signal(here: Here, how: str, verdict: str, why: str) -> None:
-    found = rehearsed(here, how)
-    assert (found.verdict, why in found.why) == (verdict, True), found
-    loss = found.findings[-1].measured
-    assert loss.startswith("loss printed: "), found
+    found, *_, loss = rehearsed(here, how)
+    assert (VERDICTS[found.severity], why in found.measured) == (verdict, True), found
+    assert loss.measured.startswith("loss printed: "), loss
 
 
 def test_a_script_that_ignores_the_signal_and_saves_at_intervals_goes_on(here: Here) -> None:
-    found = rehearsed(here, "ignores", each_s=EACH_S, warn_before_s=2.0)
-    assert (found.verdict, "how many steps are lost is not known" in found.why) == ("ok", True), found
-    assert "no rank had a handler of SIGUSR1" in found.findings[0].measured
+    found, start, *_ = rehearsed(here, "ignores", each_s=EACH_S, warn_before_s=2.0)
+    assert (VERDICTS[found.severity], "how many steps are lost is not known" in found.measured) == ("passed", True), (
+        found
+    )
+    assert "no rank had a handler of SIGUSR1" in start.measured
 
 
 def test_exit_code_0_at_the_signal_would_be_taken_for_the_end_of_the_training(here: Here) -> None:
-    found = rehearsed(here, "zero", each_s=EACH_S)
-    assert (found.verdict, "exit code 0 at the signal" in found.why) == ("failed", True), found
+    found, *_ = rehearsed(here, "zero", each_s=EACH_S)
+    assert (VERDICTS[found.severity], "exit code 0 at the signal" in found.measured) == ("failed", True), found

@@ -32,8 +32,8 @@ def main(arguments: Namespace) -> int:
 
     def rehearse() -> list[Path]:
         starts = run_twice(context, arguments.each, arguments.warn)
-        result = not_made(starts) if isinstance(starts, Failure) else judge_rehearsal(*starts)
-        return [write_rehearsal(directory, job.runs[0], result)]
+        found = [not_made(starts)] if isinstance(starts, Failure) else judge_rehearsal(*starts)
+        return [write_rehearsal(directory, job.runs[0], found)]
 
     return carry_out(context, REHEARSAL, rehearse, "nothing is known of the script yet")
 

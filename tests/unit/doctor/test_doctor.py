@@ -13,7 +13,7 @@ from ddp_ladder.common.files import WORKFLOW
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.messages import MOST_COLUMNS, Problem
 from ddp_ladder.doctor import doctor as checks
-from ddp_ladder.doctor.doctor import examine, failed, judge_python, listing, mistake, outcome, site_python
+from ddp_ladder.doctor.doctor import OUTCOMES, examine, failed, judge_python, listing, mistake, site_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings.keys import Container, Settings, Software, Variant
 from ddp_ladder.settings.load import CLUSTER, CONFIG, Sources, load_settings
@@ -31,6 +31,10 @@ def on_a_cluster(**site: Any) -> Settings:
 def software(python: str | None = None, **values: Any) -> list[Finding]:
     settings = on_a_cluster(software=Software(python=python, **values))
     return list(site_python(Ladder.of(settings).plan.runs[0], settings.site, os.environ))
+
+
+def outcome(finding: Finding) -> str:
+    return OUTCOMES[finding.severity]
 
 
 def only(findings: list[Finding], topic: str) -> Finding:
@@ -60,7 +64,7 @@ def test_the_list_is_aligned_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     problem = Problem("config/cluster.yaml: slurm.partition", "there is no such partition", "gup", "gpu, debug", "gpu?")
     sections = [
         ("Versions", [checks.passed("Python", "3.11.2")]),
-        ("Slurm", [mistake(problem, "jobs"), checks.not_passed("note", "controller", "none here", "look there")]),
+        ("Slurm", [mistake(problem, "jobs"), checks.not_passed("unknown", "controller", "none here", "look there")]),
     ]
     assert listing(sections).splitlines() == [
         "Versions",

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import write_json
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan import short_runs as fits
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.plan.short_runs import Fit, Trial, fit_file, planned
 from ddp_ladder.production.plan import Production, dry_run_text, production_of, rehearsal_plan, rehearsal_text
-from ddp_ladder.production.rehearsal import Rehearsal, rehearsal_directory, rehearsed, write_rehearsal
+from ddp_ladder.production.rehearsal import rehearsal_directory, rehearsed, write_rehearsal
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import load_settings
 from make_runs import RATES, write_run
@@ -119,7 +120,11 @@ def test_a_rehearsal_holds_for_another_place_and_of_another_script_both_values_a
     given = settings(workload={"directory": "{run_dir}"})
     results = Path(given.experiment.results)
     spec = begun(given)[0].job.runs[0]
-    write_rehearsal(rehearsal_directory(results), rehearsal_plan(given).runs[0], Rehearsal(verdict="ok", why=""))
+    write_rehearsal(
+        rehearsal_directory(results),
+        rehearsal_plan(given).runs[0],
+        [Finding(kind="rehearsal", severity="note", measured="")],
+    )
     assert rehearsed(results, spec, given).startswith("passed on ")
     with pytest.raises(UserError, match=r"directory: was \{run_dir\}, is none"):
         rehearsed(results, begun(settings())[0].job.runs[0], given)

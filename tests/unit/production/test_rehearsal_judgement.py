@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.ledger.resumption import resumption
-from ddp_ladder.production.rehearsal import LONGER, Start, judged, printed_losses, start_of
+from ddp_ladder.production.rehearsal import LONGER, VERDICTS, Start, judged, printed_losses, start_of
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import TrainingState
 from ddp_ladder.records.record import Failure
@@ -119,9 +119,9 @@ def second(zero: TrainingState, one: TrainingState | None = None, **more: Any) -
 
 
 CASES: dict[str, tuple[Start, Start, str, str]] = {
-    "where it ended": (FIRST, second(ENDED), "ok", "goes on where the first one ended, at step 10 (ranks 0, 1)"),
+    "where it ended": (FIRST, second(ENDED), "passed", "goes on where the first one ended, at step 10 (ranks 0, 1)"),
     "an interval": (
-        replace(FIRST, saved_last=False), second(TRAINING.at(7)), "ok", "at step 7; 3 of 10 steps are lost",
+        replace(FIRST, saved_last=False), second(TRAINING.at(7)), "passed", "at step 7; 3 of 10 steps are lost",
     ),
     "an older one": (
         replace(FIRST, saved_last=True), second(TRAINING.at(7)), "failed", "resumes from the wrong step: the",
@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Start, Start, str, str]] = {
         replace(FIRST, saved_last=False), second(TRAINING.at(7), TRAINING.at(6)), "failed",
         "the ranks go on from different states: rank 0 goes on from an earlier state (step 7); rank 1",
     ),
-    "a rank that its launcher ended": (replace(FIRST, last={1: ENDED}), second(ENDED), "ok", "at step 10"),
+    "a rank that its launcher ended": (replace(FIRST, last={1: ENDED}), second(ENDED), "passed", "at step 10"),
     "exit code 0": (replace(FIRST, end="complete"), second(ENDED), "failed", "ended with exit code 0 at the signal"),
     "complete before the signal": (
         replace(FIRST, end="complete", warned=None), second(ENDED), "unclear", "the training was complete",
@@ -157,13 +157,13 @@ CASES: dict[str, tuple[Start, Start, str, str]] = {
     "a later failure": (FIRST, second(ENDED, end="failed", failure=BROKEN), "failed", "the second start failed: "),
     "no step": (Start("the first start", "time limit"), second(BEGUN), "unclear", "no step of a torch optimizer was"),
     "no second step": (FIRST, Start("the second start", "saved", steps=0), "unclear", "no step was seen in the second"),
-    "the signal ignored": (TIMED_OUT, second(TRAINING.at(7)), "ok", "at step 7; how many steps are lost is not known"),
+    "the signal ignored": (TIMED_OUT, second(TRAINING.at(7)), "passed", "at step 7; how many steps are lost is"),
     "the signal ignored, and nothing saved": (TIMED_OUT, second(BEGUN), "failed", "starts from the beginning"),
     "the signal during imports": (
         replace(TIMED_OUT, warned=0, is_warned_early=True), second(BEGUN), "unclear", "signal came before the end",
     ),
     "the signal during imports, and saves at intervals": (
-        replace(TIMED_OUT, warned=0, is_warned_early=True), second(TRAINING.at(7)), "ok", "at step 7; how many",
+        replace(TIMED_OUT, warned=0, is_warned_early=True), second(TRAINING.at(7)), "passed", "at step 7; how many",
     ),
     "nothing that counts": (
         replace(TIMED_OUT, first={0: BEGUN.replace(optimizer_steps=None)}), second(ENDED.replace(optimizer_steps=None)),
@@ -178,11 +178,11 @@ CASES: dict[str, tuple[Start, Start, str, str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_judgement(case: str) -> None:
     first, again, verdict, why = CASES[case]
-    found = judged(first, again)
-    assert (found.verdict, why in found.why) == (verdict, True), found
-    assert found.next or found.verdict == "ok"
-    assert found.next == LONGER or not first.is_warned_early or found.verdict == "ok"
-    assert found.findings[0].place == "the first start"
+    found, seen, *_ = judged(first, again)
+    assert (VERDICTS[found.severity], why in found.measured) == (verdict, True), found
+    assert found.next or verdict == "passed"
+    assert found.next == LONGER or not first.is_warned_early or verdict == "passed"
+    assert seen.place == "the first start"
 
 
 def test_a_start_s_files_show_its_steps_its_end_and_whether_it_saved_last(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_a_signal_before_the_first_step_is_told_from_a_later_one(
 
 def test_how_the_starts_ended_what_they_counted_and_the_loss_are_told() -> None:
     first = replace(TIMED_OUT, warned=0, losses=(("loss", 2.5), ("loss", 0.5)))
-    found = judged(first, second(TRAINING.at(7), losses=(("loss", 0.75),)))
-    assert [finding.in_words for finding in found.findings] == [
+    _, *found = judged(first, second(TRAINING.at(7), losses=(("loss", 0.75),)))
+    assert [finding.in_words for finding in found] == [
         "the first start: ended after an unknown number of steps, by its time limit; no rank had a handler of SIGUSR1 "
         "when it came",
         "the second start: ended after 10 steps, exit code 75: its state is saved",

@@ -11,14 +11,14 @@ import pytest
 import report as report_command
 from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.common.files import CENTRES
+from ddp_ladder.common.findings import Finding, RuleKind
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.records.record import Job, Record
 from ddp_ladder.report.centre import (
     CHECKS,
-    NOT_COUNTED,
     Centre,
     JudgedScales,
-    Ruling,
+    Rule,
     case_of,
     judged,
     read_centre,
@@ -72,8 +72,8 @@ def case(records: Sequence[Record]) -> JudgedScales:
     return found
 
 
-def check(name: str, of: JudgedScales, **parameters: float) -> Ruling:
-    return CHECKS[name][0](of, parameters)
+def check(name: RuleKind, of: JudgedScales, **parameters: float) -> Finding:
+    return CHECKS[name][0](of, Rule(check=name, asks="this", parameters=parameters))
 
 
 def test_a_good_ladder_meets_the_rules_of_csc(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_a_good_ladder_meets_the_rules_of_csc(tmp_path: Path) -> None:
     vars(view)["points"] = tuple(point.having({"gpu_busy_fraction": 0.97}) for point in view.points)
     centre = read_centre("csc-large")
     rules = judged(centre, view)
-    assert [rule.check for rule, found in rules if found.verdict != "pass"] == ["by a person"] * 3
+    assert [found.kind for found in rules if found.severity != "note"] == ["by a person"] * 3
     assert summary("csc-large", rules).endswith(": 8 of 11 rules pass, 3 cannot be checked")
-    figures = {rule.check: found.figure.replace("\u00a0", " ") for rule, found in rules}
+    figures = {found.kind: found.measured.replace("\u00a0", " ") for found in rules}
     assert figures["node counts"] == "3 node counts: 1, 2, 4"
     assert re.fullmatch(r"2x4 94\.\d % \[.*\], 4x4 8\d\.\d % \[.*\], against 1x4", figures["efficiency by total time"])
     assert figures["batch script"] == "runs/default/weak/4x4/r1/job.sh"
@@ -124,8 +124,8 @@ def test_each_rule_fails_with_a_next_step() -> None:
         ("batch script", {}, "no job.sh of 2x4", "keep the runs"),
     ):
         found = check(name, bad, **parameters)
-        assert (name, found.verdict) == (name, "fail")
-        assert figure in found.figure.replace("\u00a0", " "), found
+        assert (name, found.severity) == (name, "error")
+        assert figure in found.measured.replace("\u00a0", " "), found
         assert step in found.next, found
 
 
@@ -135,17 +135,17 @@ def test_other_programs_and_simulated_nodes_do_not_pass() -> None:
         for record in records_of()
     ]
     found = check("same input", case(records))
-    assert (found.verdict, found.figure) == ("fail", "num_workers differ at 2x4, 4x4")
-    assert check("efficiency by total time", case(records), min_efficiency=0.75).verdict == "cannot be checked"
+    assert (found.severity, found.measured) == ("error", "num_workers differ at 2x4, 4x4")
+    assert check("efficiency by total time", case(records), min_efficiency=0.75).severity == "unknown"
     here = [record.replace(world=record.world.replace(nodes=("a",) * record.spec.nodes)) for record in records_of()]
     found = check("through Slurm", case(here))
-    assert found.verdict == "fail"
-    assert "simulated nodes: 2 agents on 1 host" in found.figure
+    assert found.severity == "error"
+    assert "simulated nodes: 2 agents on 1 host" in found.measured
 
 
 def test_what_is_not_known_cannot_be_checked() -> None:
     one = case(records_of({"1x4": 3800.0}))
-    assert check("efficiency by total time", one, min_efficiency=0.75).verdict == "cannot be checked"
+    assert check("efficiency by total time", one, min_efficiency=0.75).severity == "unknown"
     unknown = [
         record.replace(
             timing=record.timing and record.timing.replace(startup_s=None),
@@ -154,9 +154,9 @@ def test_what_is_not_known_cannot_be_checked() -> None:
         for record in records_of()
     ]
     found = check("run length", case(unknown), min_run_s=1, max_startup_fraction=0.1)
-    assert (found.verdict, "not recorded" in found.figure) == ("cannot be checked", True)
+    assert (found.severity, "not recorded" in found.measured) == ("unknown", True)
     nothing = judged(read_centre("csc-large"), view_of([], make_specs(["1x1"])))
-    assert {found.verdict for _, found in nothing} == {"cannot be checked"}
+    assert {found.severity for found in nothing} == {"unknown"}
 
 
 def test_an_unknown_centre_is_one_message_with_the_list() -> None:
@@ -174,7 +174,7 @@ def test_an_unknown_centre_is_one_message_with_the_list() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (('"node counts"', '"nodes"'), "check 'nodes' is none of node counts, same input"),
+        (('"node counts"', '"nodes"'), "check: should be 'node counts', 'same input', "),
         (("{least", "{most"), "the parameters of 'node counts' are least"),
         (("asks = ", "ask = "), "ask"),
     ],
@@ -214,8 +214,8 @@ def test_a_pass_that_only_the_start_up_makes_is_unknown(smaller: dict[str, float
         timing = record.timing.replace(startup_s=900.0, wall_s=900.0 + step_s)
         records.append(record.replace(ranks=ranks, timing=timing))
     found = check("efficiency by total time", case(records), min_efficiency=0.75)
-    assert found.verdict == "cannot be checked"
-    figure = found.figure.replace("\u00a0", " ")
+    assert found.severity == "unknown"
+    figure = found.measured.replace("\u00a0", " ")
     assert figure.startswith("2x4 75.3 %")
     assert figure.endswith("; but without the start-up, which all scales pay: 2x4 16.0 %")
     assert found.next.startswith("train longer: raise measure.max_steps")
@@ -254,14 +254,15 @@ def test_a_form_has_its_headings_in_order_and_the_marks_with_their_place_at_the_
 
 def test_a_form_with_a_page_limit_asks_to_count_its_pages() -> None:
     rules = judged(read_centre("eurohpc"), view_of(records_of()))
-    (found,) = [(rule.asks, found) for rule, found in rules if rule.check == "length"]
-    assert found == ("Performance of Software: at most 2 pages", NOT_COUNTED)
+    (found,) = [found for found in rules if found.kind == "length"]
+    assert (found.wanted, found.severity) == ("Performance of Software: at most 2 pages", "unknown")
+    assert found.next.endswith("count the pages: pandoc proposal.md -o proposal.pdf")
 
 
 def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path) -> None:
     view = view_of([], make_specs(["1x1"]))
     written = write_report(replace(view.results, directory=tmp_path), TODAY, read_centre("eurohpc"))
-    assert {found.figure for _, found in written.rules} == {"nothing was measured"}
+    assert {found.measured for found in written.rules if found.kind != "length"} == {"nothing was measured"}
     assert "There is nothing to write yet" in (tmp_path / "report/proposal.md").read_text()
 
 
@@ -269,10 +270,10 @@ def test_the_length_of_the_training_is_asked_for() -> None:
     records, centre = records_of(), read_centre("eurohpc")
     for work, told in (({}, "the length of the training is not known"), ({"epochs": 3}, "size of the data set is not"),
                        ({"samples": 1e6}, "the number of runs is not known")):  # fmt: skip
-        rules = {rule.check: found for rule, found in judged(centre, view_of(records, work=Work(**work)))}
-        assert rules["time to solution"].verdict == "fail"
-        assert told in rules["time to solution"].figure
+        rules = {found.kind: found for found in judged(centre, view_of(records, work=Work(**work)))}
+        assert rules["time to solution"].severity == "error"
+        assert told in rules["time to solution"].measured
         assert "report.runs" in rules["time to solution"].next
-    assert rules["both modes"] == Ruling(
-        "fail", "only weak: 1x1, 1x4, 2x4, 4x4", "set modes: [weak, strong] in config.yaml, and start snakemake again"
-    )
+    modes = rules["both modes"]
+    assert (modes.severity, modes.measured) == ("error", "only weak: 1x1, 1x4, 2x4, 4x4")
+    assert modes.next == "set modes: [weak, strong] in config.yaml, and start snakemake again"

@@ -358,10 +358,10 @@ def run_rehearsal(plan: Plan, settings: Settings, directory: Path, on_slurm: boo
         step = stopped or Step("stop", "the rehearsal left no result", next="look at the log of its job")
         _show(verdict=step.verdict, why=step.why, next=step.next)
         return 1
-    result = file.result
-    findings = "\n".join(finding.in_words for finding in result.findings)
-    _show(verdict=f"rehearsal {file.in_words}", why=result.why, seen=findings, next=result.next)
-    return 0 if result.verdict == "ok" else 1
+    result, *seen = file.findings
+    findings = "\n".join(finding.in_words for finding in seen)
+    _show(verdict=f"rehearsal {file.in_words}", why=result.measured, seen=findings, next=result.next)
+    return 0 if result.severity == "note" else 1
 
 
 def _way(plan: Plan, settings: Settings, directory: Path, command: Command, on_slurm: bool) -> JobsHere | JobsOnSlurm:

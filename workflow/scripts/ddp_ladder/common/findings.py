@@ -14,7 +14,7 @@ from pydantic import Field
 from ddp_ladder.common.formats import short_list
 from ddp_ladder.common.model import Model, Several
 
-Severity = Literal["note", "warning", "error"]
+Severity = Literal["note", "unknown", "warning", "error"]
 CheckKind = Literal[
     "complete", "exit codes", "hooks", "world size", "placement", "ranks agree", "evidence", "backend", "whole log",
     "throughput printed", "enough steps", "samples seen", "global batch", "distinct devices", "disjoint data", "finite",
@@ -39,8 +39,13 @@ DoctorKind = Literal[
     "wrapper", "container engine", "container image", "variables", "interface", "launcher", "controller", "nodes",
     "architecture", "jobs", "QoS", "start",
 ]  # fmt: skip
-RehearsalKind = Literal["start", "state", "loss"]
-Kind = Literal[CheckKind, RemarkKind, UsageKind, PreflightKind, DoctorKind, RehearsalKind, "gate"]
+RehearsalKind = Literal["rehearsal", "start", "state", "loss"]
+RuleKind = Literal[
+    "node counts", "same input", "through Slurm", "run length", "efficiency by total time", "wall times",
+    "GPU utilisation", "both modes", "memory", "time to solution", "batch script", "by a person",
+]  # fmt: skip
+"""Of a computing centre's rules; the length of its form is counted by nobody yet."""
+Kind = Literal[CheckKind, RemarkKind, UsageKind, PreflightKind, DoctorKind, RehearsalKind, RuleKind, "length", "gate"]
 
 
 class Finding(Model):
@@ -48,7 +53,8 @@ class Finding(Model):
 
     kind: Kind = Field(description="What was examined.")
     severity: Severity = Field(
-        description="An error fails a run, stops a scale or closes a gate. A warning and a note do not."
+        description="An error fails a run, stops a scale or closes a gate; a warning does not. A note is as it should "
+        "be. Unknown: it could not be examined."
     )
     place: str = Field(
         default="", description="A node, a GPU, a rank, a scale, or a file and key; empty if it has none of its own."

@@ -74,9 +74,9 @@ from ddp_ladder.slurm.query import Partition, SlurmError, read_nodes, run_comman
 
 FAIL, WARN, PASS, NOT_CHECKED = "FAIL", "warn", "pass", "not checked"
 WORDS = {FAIL: "failed", WARN: "warned", PASS: "passed", NOT_CHECKED: "not checked"}
-SEVERITIES: Mapping[Severity, str] = {"error": FAIL, "warning": WARN, "note": PASS}
+OUTCOMES: Mapping[Severity, str] = {"error": FAIL, "warning": WARN, "note": PASS, "unknown": NOT_CHECKED}
 FindingGroup = tuple[str, Sequence[Finding]]
-"""Title and findings. A note with something to do was not checked; any other one passed."""
+"""Title and findings."""
 
 
 def passed(topic: DoctorKind, text: str) -> Finding:
@@ -85,7 +85,7 @@ def passed(topic: DoctorKind, text: str) -> Finding:
 
 
 def not_passed(severity: Severity, topic: DoctorKind, text: str, next_step: str) -> Finding:
-    """Return a check that did not pass. severity: "note" if it was not made."""
+    """Return a check that did not pass."""
     return Finding(kind=topic, severity=severity, measured=text, next=next_step)
 
 
@@ -96,11 +96,6 @@ def mistake(problem: Problem, topic: DoctorKind, severity: Severity = "error") -
     return not_passed(severity, topic, f"{text} ({'; '.join(details)})" if details else text, problem.next or "")
 
 
-def outcome(finding: Finding) -> str:
-    """Return the finding's outcome in the list."""
-    return NOT_CHECKED if finding.severity == "note" and finding.next else SEVERITIES[finding.severity]
-
-
 def listing(sections: Sequence[FindingGroup]) -> str:
     """Return the aligned list, with each next step below its finding and the counts at the end."""
     findings = [finding for _, of_section in sections for finding in of_section]
@@ -109,12 +104,12 @@ def listing(sections: Sequence[FindingGroup]) -> str:
     for title, of_section in sections:
         lines += ["", title]
         for finding in of_section:
-            head = f"  {outcome(finding):<11}  {finding.kind:<{topic_width}}  "
+            head = f"  {OUTCOMES[finding.severity]:<11}  {finding.kind:<{topic_width}}  "
             for text in filter(None, (finding.measured, finding.next and f"next: {finding.next}")):
                 below = " " * len(head)
                 lines += fitted(printable(text), columns(), head, below).splitlines()
                 head = below
-    counts = Counter(map(outcome, findings))
+    counts = Counter(OUTCOMES[finding.severity] for finding in findings)
     summary = ", ".join(f"{counts[result]} {word}" for result, word in WORDS.items() if counts[result])
     return "\n".join([*lines[1:], "", summary])
 
@@ -159,7 +154,7 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
         text = f"{site.file}: {' / '.join(str(error).splitlines()[:4])}"
         advice = "try the same in a shell here; if only compute nodes have it, in a shell there: srun --pty bash"
         yield not_passed("error", "environment", text, advice)
-        yield not_passed("note", "training Python", "it needs the environment", "fix that first")
+        yield not_passed("unknown", "training Python", "it needs the environment", "fix that first")
         return
     if done := [*spec.modules, *(["the setup snippet"] if spec.setup.strip() else [])]:
         yield passed("environment", ", ".join(done))
@@ -180,7 +175,7 @@ def wrappers(plan: Plan, base_env: Mapping[str, str]) -> Iterator[Finding]:
     for template in templates:
         if spec.container is not None:
             yield not_passed(
-                "note", "wrapper", f"{template[0]} is inside the image", "the preflight of each job tries it"
+                "unknown", "wrapper", f"{template[0]} is inside the image", "the preflight of each job tries it"
             )
             continue
         notify(f"trying the wrapper {template[0]}; a profiler may take up to a minute")
@@ -206,7 +201,7 @@ def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iter
     else:
         yield not_passed("error", "container image", f"{where}.image: there is no {image}", "correct the path")
     look = f"try it: {engine.trial(image)} {site.software.python} -c 'import torch'"
-    yield not_passed("note", "training Python", f"{site.software.python} is inside the image", look)
+    yield not_passed("unknown", "training Python", f"{site.software.python} is inside the image", look)
 
 
 def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
@@ -274,7 +269,7 @@ def examine(sources: Sources) -> list[FindingGroup]:
         ladder = Ladder.of(sources.load())
     except UserError as error:
         mistakes = [mistake(problem, "settings") for problem in error.problems]
-        rest = not_passed("note", "all else", "it needs valid settings", "fix them and run the doctor again")
+        rest = not_passed("unknown", "all else", "it needs valid settings", "fix them and run the doctor again")
         return [versions, ("Settings", [*mistakes, rest])]
     site, on_a_cluster = ladder.settings.site, has_slurm()
     runs = ladder.plan.runs
@@ -367,14 +362,14 @@ def interface(site: Site, own: Collection[str]) -> Finding:
     if missing := sorted(names - {"auto"} - set(own)):
         text = f"{site.file}: network.interface: this machine has no {', '.join(missing)}; it has {', '.join(own)}"
         look = "look at a compute node: srun ip -brief address; auto takes each node's route to the first one"
-        return not_passed("note", "interface", text, look)
+        return not_passed("unknown", "interface", text, look)
     return passed("interface", ", ".join(sorted(names)))
 
 
 def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Check whether Slurm takes every job of the plan."""
     if not on_a_cluster:
-        yield not_passed("note", "jobs", "no Slurm here", LOGIN_NODE)
+        yield not_passed("unknown", "jobs", "no Slurm here", LOGIN_NODE)
         return
     try:
         partitions = read_partitions()
@@ -388,10 +383,10 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         with suppress(SlurmError):  # a cluster without accounting has no QoS
             beyond_qos += check_qos(ladder.plan.jobs, ladder.settings, read_accounting())
     except UserError as error:
-        yield from (mistake(problem, "jobs", "note") for problem in error.problems)
+        yield from (mistake(problem, "jobs", "unknown") for problem in error.problems)
         return
     except SlurmError as error:
-        yield not_passed("note", "jobs", f"Slurm does not answer: {error}", LOGIN_NODE)
+        yield not_passed("unknown", "jobs", f"Slurm does not answer: {error}", LOGIN_NODE)
         return
     yield from (mistake(problem, "jobs") for problem in admission.refused)
     yield from (mistake(problem, "jobs", "warning") for problem in admission.waits)

@@ -14,14 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from pydantic import Field
 
 from ddp_ladder.assembly.assemble import record_of
 from ddp_ladder.common.files import file_text, read_json, write_json
 from ddp_ladder.common.findings import Finding, Severity
 from ddp_ladder.common.formats import count, rank_numbers, significant
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.model import Model, Several, Version2
+from ddp_ladder.common.model import Model, Several, Version3
 from ddp_ladder.ledger.resumption import GOOD, Kind, Resumption, resumptions
 from ddp_ladder.measuring.fingerprint import changes
 from ddp_ladder.plan.plan import RunSpec
@@ -47,13 +49,9 @@ LOSS = re.compile(
 OF_OTHER_DATA = re.compile("val|eval|test|dev", re.IGNORECASE)
 
 
-class Rehearsal(Model):
-    """What a rehearsal has shown."""
-
-    verdict: Literal["ok", "failed", "unclear"]
-    why: str
-    next: str = ""
-    findings: Several[Finding] = ()
+def _shown(severity: Severity, measured: str, next_step: str = "") -> Finding:
+    """Return what a rehearsal has shown."""
+    return Finding(kind="rehearsal", severity=severity, measured=measured, next=next_step)
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,8 @@ class Start:
         return self.end == "time limit"
 
 
-def judge_rehearsal(first: RawRun, second: RawRun) -> Rehearsal:
-    """Return what two starts of a script show."""
+def judge_rehearsal(first: RawRun, second: RawRun) -> tuple[Finding, ...]:
+    """Return what two starts of a script show, first the judgement."""
     return judged(start_of(first, "the first start"), start_of(second, "the second start"))
 
 
@@ -136,72 +134,70 @@ def printed_losses(text: str) -> tuple[tuple[str, float], ...]:
 # The judgement
 
 
-def judged(first: Start, second: Start) -> Rehearsal:
-    """Return what two starts show. Pure."""
+def judged(first: Start, second: Start) -> tuple[Finding, ...]:
+    """Return what two starts show, first the judgement. Pure."""
     findings = [_end_finding(first), _end_finding(second)]
     found = _without_comparison(first, second)
     if found is None:
         ranks = resumptions(first.first, first.last, second.first)
         found = _judged_states(first, second, ranks)
         findings += _state_findings(ranks)
-    return found.replace(findings=(*findings, *_loss_finding(first, second)))
+    return (found, *findings, *_loss_finding(first, second))
 
 
-def _without_comparison(first: Start, second: Start) -> Rehearsal | None:
+def _without_comparison(first: Start, second: Start) -> Finding | None:
     """Return what is known without a look at the states; None if they decide."""
     if first.end == "failed":
         return _failed_start(first)
     if not first.made_a_step:
         seen = f"no step of a torch optimizer was seen in {first.name}"
-        return Rehearsal(
-            verdict="unclear", why=seen, next=f"if it needs longer for its first step, {LONGER}; {BY_HAND}"
-        )
+        return _shown("unknown", seen, f"if it needs longer for its first step, {LONGER}; {BY_HAND}")
     if first.end == "complete" and not first.warned:
-        return Rehearsal(verdict="unclear", why=f"the training was complete in {first.name}", next=SHORTER)
+        return _shown("unknown", f"the training was complete in {first.name}", SHORTER)
     if first.end == "complete" and not second.made_a_step and second.end == "complete":
         why = f"the training was complete in {first.name}: the second one ended without a step"
-        return Rehearsal(verdict="unclear", why=why, next=SHORTER)
+        return _shown("unknown", why, SHORTER)
     if second.end == "failed" and not second.made_a_step:
         return _failed_start(second)
     if not second.made_a_step:
         why = f"no step was seen in {second.name}, which had to load what the first one saved"
-        return Rehearsal(verdict="unclear", why=why, next=LONGER)
+        return _shown("unknown", why, LONGER)
     if first.end == "complete":
         why = (
             f"{first.name} ended with exit code 0 at the signal, and the training went on in {second.name}: production"
         )
         advice = "end with exit code 75 if there is more to do, and with 0 only after the last step"
-        return Rehearsal(verdict="failed", why=f"{why} would take it for complete", next=advice)
+        return _shown("error", f"{why} would take it for complete", advice)
     return None
 
 
-def _failed_start(start: Start) -> Rehearsal:
+def _failed_start(start: Start) -> Finding:
     failure = start.failure
     cause = f"{failure.verdict}: {failure.why}" if failure else "it left no cause"
     advice = failure.next if failure else "look at its log"
-    return Rehearsal(verdict="failed", why=f"{start.name} failed: {cause}", next=advice)
+    return _shown("error", f"{start.name} failed: {cause}", advice)
 
 
-def _judged_states(first: Start, second: Start, ranks: Mapping[int, Resumption]) -> Rehearsal:
+def _judged_states(first: Start, second: Start, ranks: Mapping[int, Resumption]) -> Finding:
     known = {rank: found for rank, found in ranks.items() if found.kind != "unknown"}
     if first.is_warned_early and any(found.kind not in GOOD for found in known.values()):
         why = f"the signal came before the end of the first step in {first.name}, so it shows nothing"
-        return Rehearsal(verdict="unclear", why=why, next=LONGER)
+        return _shown("unknown", why, LONGER)
     if _differ([*known.values()]):
         return _different(known)
     some = min(known.values(), key=lambda found: found.after is None, default=None)
     if some is not None and (wrong := WRONG.get(some.kind)):
-        return Rehearsal(verdict="failed", why=f"{second.name} {wrong[0]}", next=wrong[1])
+        return _shown("error", f"{second.name} {wrong[0]}", wrong[1])
     if some is not None and some.kind == "earlier" and first.end == "saved" and first.saved_last is not False:
         why = f"resumes from the wrong step: {first.name} ended with exit code 75, which says that its state is saved, "
         why += f"and {second.name} goes on from an earlier one{_lost(some)}"
         advice = "correct which checkpoint the script loads: the one with the most steps (as text, 9 comes after 10)"
-        return Rehearsal(verdict="failed", why=why, next=advice)
+        return _shown("error", why, advice)
     if second.end == "failed":
         return _failed_start(second)
     if some is None:
         why = f"whether {second.name} goes on cannot be seen: {_unseen(first, second)}"
-        return Rehearsal(verdict="unclear", why=why, next=BY_HAND)
+        return _shown("unknown", why, BY_HAND)
     return _good(second, some, [*known])
 
 
@@ -215,15 +211,15 @@ def _differ(known: Sequence[Resumption]) -> bool:
     return len(kinds) > 1 or (kinds != {"end"} and len(steps) > 1)
 
 
-def _good(second: Start, some: Resumption, ranks: Sequence[int]) -> Rehearsal:
+def _good(second: Start, some: Resumption, ranks: Sequence[int]) -> Finding:
     at = some.begin.optimizer_steps
     step = "" if at is None else f", at step {at:,}"
     if some.kind == "end":
         why = f"{second.name} goes on where the first one ended{step} ({rank_numbers(ranks)})"
-        return Rehearsal(verdict="ok", why=why)
+        return _shown("note", why)
     why = f"{second.name} goes on from a state that was saved before the end of the first one{step}{_lost(some)}"
     advice = f"{SAVE}; else each link repeats steps"
-    return Rehearsal(verdict="ok", why=why, next=advice)
+    return _shown("note", why, advice)
 
 
 def _lost(some: Resumption) -> str:
@@ -264,7 +260,7 @@ IN_WORDS: Mapping[Kind, str] = {
 }
 
 
-def _different(known: Mapping[int, Resumption]) -> Rehearsal:
+def _different(known: Mapping[int, Resumption]) -> Finding:
     """Return the judgement of ranks that go on from different states."""
     groups: dict[tuple[Kind, int | None], list[int]] = {}
     for rank, found in known.items():
@@ -276,7 +272,7 @@ def _different(known: Mapping[int, Resumption]) -> Rehearsal:
     some = any(kind in GOOD for kind, _ in groups) and any(kind not in GOOD for kind, _ in groups)
     what = "the state is saved, or loaded, on some ranks only" if some else "the ranks go on from different states"
     advice = "let rank 0 save one file where all ranks can read it, and all ranks load that; or each rank its own"
-    return Rehearsal(verdict="failed", why=f"{what}: {'; '.join(parts)}", next=advice)
+    return _shown("error", f"{what}: {'; '.join(parts)}", advice)
 
 
 def _unseen(first: Start, second: Start) -> str:
@@ -341,23 +337,28 @@ def _loss_finding(first: Start, second: Start) -> list[Finding]:
 
 
 FILE = "rehearsal.json"
+VERDICTS: Mapping[Severity, str] = {"note": "passed", "error": "failed", "unknown": "unclear"}
 COMMAND = "run `snakemake rehearsal` with the same profile: two links of production.rehearse_s each, at a small scale"
 
 
 class RehearsalFile(Model):
     """The result of a rehearsal (results/production/rehearsal/rehearsal.json)."""
 
-    schema_version: Version2 = 2
+    schema_version: Version3 = 3
     of: Mapping[str, Any]  # what was rehearsed
     scale: str
     at_s: float  # unix time
-    result: Rehearsal
+    findings: Several[Finding] = Field(min_length=1, description="First the judgement, then what it is made of.")
+
+    @property
+    def result(self) -> Finding:
+        return self.findings[0]
 
     @property
     def in_words(self) -> str:
         """Return ``passed on 2026-11-28 at 1x2``."""
         at = datetime.fromtimestamp(self.at_s, UTC).strftime("%Y-%m-%d")
-        return f"{'passed' if self.result.verdict == 'ok' else self.result.verdict} on {at} at {self.scale}"
+        return f"{VERDICTS[self.result.severity]} on {at} at {self.scale}"
 
 
 def rehearsal_directory(results: Path) -> Path:
@@ -373,9 +374,9 @@ def what_is_rehearsed(spec: RunSpec) -> dict[str, Any]:
     return {"script_sha256": script_digest(spec), **spec.model_dump(mode="json", include=same)}
 
 
-def write_rehearsal(directory: Path, spec: RunSpec, result: Rehearsal) -> Path:
+def write_rehearsal(directory: Path, spec: RunSpec, findings: Sequence[Finding]) -> Path:
     """Write the result of a rehearsal; return its file. Raises NotWritten."""
-    file = RehearsalFile(of=what_is_rehearsed(spec), scale=str(spec.scale), at_s=time.time(), result=result)
+    file = RehearsalFile(of=what_is_rehearsed(spec), scale=str(spec.scale), at_s=time.time(), findings=tuple(findings))
     write_json(path := directory / FILE, file.model_dump())
     return path
 
@@ -388,9 +389,9 @@ def read_rehearsal(directory: Path) -> RehearsalFile | None:
         return None
 
 
-def not_made(failure: Failure) -> Rehearsal:
+def not_made(failure: Failure) -> Finding:
     """Return the result of a rehearsal in which the script was not started."""
-    return Rehearsal(verdict="unclear", why=f"the script was not started: {failure.why}", next=failure.next)
+    return _shown("unknown", f"the script was not started: {failure.why}", failure.next)
 
 
 def rehearsed(results: Path, spec: RunSpec, settings: Settings) -> str:
@@ -401,8 +402,8 @@ def rehearsed(results: Path, spec: RunSpec, settings: Settings) -> str:
     elif changed := changes(file.of, what_is_rehearsed(spec)):
         since = f"{file.in_words}; {'; '.join(changed.values())}"
         what, found, advice = "what was rehearsed is not what production would start", since, COMMAND
-    elif file.result.verdict != "ok":
-        what, found, advice = "the rehearsal did not pass", file.result.why, file.result.next
+    elif file.result.severity != "note":
+        what, found, advice = "the rehearsal did not pass", file.result.measured, file.result.next
     else:
         return file.in_words
     if settings.experiment.production.unrehearsed:

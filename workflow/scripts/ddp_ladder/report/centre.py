@@ -1,7 +1,6 @@
 """A computing centre's form and rules for a scaling report: from workflow/centres, judged on what was measured.
 
-A rule names a check of CHECKS, which takes the case and the rule's parameters, and returns the verdict with its figure,
-and for a failure what to do.
+A rule names a check of CHECKS, which takes the case and the rule, and returns its finding.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Literal
 
 from pydantic import Field
 
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import CENTRES
+from ddp_ladder.common.findings import Finding, RuleKind, Severity
 from ddp_ladder.common.formats import count, duration, full_stop, in_short, interval
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Name, Several
@@ -30,10 +29,11 @@ from ddp_ladder.report.proposal import PARTS, Chapter
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.load import centre_file
 
-RuleVerdict = Literal["pass", "fail", "cannot be checked"]
-Parameters = Mapping[str, float]
-UNKNOWN: RuleVerdict = "cannot be checked"
-STYLES = {"pass": "open", "fail": "closed"}
+VERDICTS: Mapping[Severity, Cell] = {
+    "note": Cell("pass", style="open"),
+    "error": Cell("fail", style="closed"),
+    "unknown": Cell("cannot be checked", style="waiting"),
+}
 HEADINGS = ("rule", "asks for", "verdict", "figure", "next")
 COLUMNS = {column.key: column for column in columns("csv")}
 LONGER = "train longer: raise measure.max_steps, measure.max_seconds or the epochs in workload.args; start again"
@@ -43,9 +43,21 @@ MORE_SCALES = "measure scales with other node counts: add them to stages.stage3.
 class Rule(Model):
     """One rule."""
 
-    check: Name  # its name in CHECKS
+    check: RuleKind  # in CHECKS
     asks: Name  # what the centre asks for, in a few words
     parameters: Mapping[str, float] = {}  # what the check compares with
+
+    def passed(self, figure: str, next_step: str = "") -> Finding:
+        return self._found("note", figure, next_step)
+
+    def failed(self, figure: str, next_step: str) -> Finding:
+        return self._found("error", figure, next_step)
+
+    def unchecked(self, why: str, next_step: str = "") -> Finding:
+        return self._found("unknown", why, next_step)
+
+    def _found(self, severity: Severity, measured: str, next_step: str) -> Finding:
+        return Finding(kind=self.check, severity=severity, measured=measured, wanted=self.asks, next=next_step)
 
 
 class Centre(Model):
@@ -60,29 +72,12 @@ class Centre(Model):
     rules: Several[Rule] = Field(min_length=1)
 
 
-@dataclass(frozen=True)
-class Ruling:
-    """What a check found."""
-
-    verdict: RuleVerdict
-    figure: str  # behind the verdict, or why there is none
-    next: str = ""  # what to do
-
-
-NOTHING = Ruling(UNKNOWN, "nothing was measured", "run the ladder: snakemake --profile profiles/slurm")
-NOT_COUNTED = Ruling(
-    UNKNOWN, "Markdown has no pages", "fill in its marks and count the pages: pandoc proposal.md -o proposal.pdf"
-)
-
-
 def read_centre(name: str) -> Centre:
     """Read the rules of a centre. Raises UserError for an unknown name, or a file that is not as it must be."""
     file = centre_file(name)
     try:
         centre = Centre.from_json({"name": name, **tomllib.loads(file.read_text())})
         for number, rule in enumerate(centre.rules, start=1):
-            if rule.check not in CHECKS:
-                raise ValueError(f"rule {number}: check {rule.check!r} is none of {', '.join(CHECKS)}")
             _, *wanted = CHECKS[rule.check]
             if set(wanted) != set(rule.parameters):
                 raise ValueError(f"rule {number}: the parameters of {rule.check!r} are {', '.join(wanted) or 'none'}")
@@ -97,33 +92,36 @@ def read_centre(name: str) -> Centre:
     return centre
 
 
-Judged = Sequence[tuple[Rule, Ruling]]
-
-
-def judged(centre: Centre, view: ReportView) -> Judged:
-    """Return each rule with what was found; last the length of the form's chapters, which nobody has counted yet."""
+def judged(centre: Centre, view: ReportView) -> tuple[Finding, ...]:
+    """Return a finding for each rule; last for the length of the form's chapters, which nobody has counted yet."""
     case = case_of(view)
-    rules = [(rule, CHECKS[rule.check][0](case, rule.parameters) if case else NOTHING) for rule in centre.rules]
+    found = [CHECKS[rule.check][0](case, rule) if case else _not_measured(rule) for rule in centre.rules]
     limits = {chapter.title: chapter.max_pages for chapter in centre.chapters if chapter.max_pages}
     lengths = (f"{title}: at most {count(most, 'page')}" for title, most in limits.items())
-    return [*rules, *((Rule(check="length", asks=asks), NOT_COUNTED if case else NOTHING) for asks in lengths)]
+    why, advice = "Markdown has no pages", "fill in its marks and count the pages: pandoc proposal.md -o proposal.pdf"
+    of_form = (Finding(kind="length", severity="unknown", measured=why, wanted=asks, next=advice) for asks in lengths)
+    return (*found, *of_form)
 
 
-def summary(name: str, rules: Judged) -> str:
+def _not_measured(rule: Rule) -> Finding:
+    return rule.unchecked("nothing was measured", "run the ladder: snakemake --profile profiles/slurm")
+
+
+def summary(name: str, rules: Sequence[Finding]) -> str:
     """Return ``csc-large: 6 of 9 rules pass, 1 fails (run length), 2 cannot be checked``."""
-    verdicts = [ruling.verdict for _, ruling in rules]
-    failed, unknown = [rule.check for rule, ruling in rules if ruling.verdict == "fail"], verdicts.count(UNKNOWN)
-    parts = [f"{name}: {verdicts.count('pass')} of {len(verdicts)} rules pass"]
+    severities, failed = [found.severity for found in rules], [found.kind for found in rules if not found.ok]
+    parts = [f"{name}: {severities.count('note')} of {len(rules)} rules pass"]
     parts += [f"{len(failed)} {'fails' if len(failed) == 1 else 'fail'} ({', '.join(failed)})"] if failed else []
+    unknown = severities.count("unknown")
     parts += [f"{unknown} cannot be checked"] if unknown else []
     return ", ".join(parts)
 
 
-def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next: bool) -> Section:
+def rules_section(centre: Centre, view: ReportView, rules: Sequence[Finding], *, with_next: bool) -> Section:
     """Return the section for the page, or for the proposal, which does not say what is to be done."""
     case = case_of(view)
     shown = len(HEADINGS) if with_next else len(HEADINGS) - 1
-    rows = [(rule.check, rule.asks, _verdict(ruling), ruling.figure, ruling.next) for rule, ruling in rules]
+    rows = [(found.kind, found.wanted, VERDICTS[found.severity], found.measured, found.next) for found in rules]
     table = Block(
         f"{summary(centre.title, rules)}.",
         name="Rules of the centre",
@@ -136,10 +134,6 @@ def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next:
     return Section(
         "Rules of the centre", (table, Block(f"Rules from {centre.source}, read {centre.read_on}.{note}{judged_on}"))
     )
-
-
-def _verdict(ruling: Ruling) -> Cell:
-    return Cell(ruling.verdict, style=STYLES.get(ruling.verdict, "waiting"))
 
 
 # --- What is judged.
@@ -189,135 +183,135 @@ def _shown(key: str, points: Sequence[ScalePoint]) -> str:
     return in_short([f"{point.scale} {column.shown(point)} {column.unit}".strip() for point in points], 8)
 
 
-def _node_counts(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _node_counts(case: JudgedScales, rule: Rule) -> Finding:
     counts = [point.nodes for point in case.points]
     figure = f"{count(len(counts), 'node count')}: {', '.join(map(str, counts))}"
-    return Ruling("pass", figure) if len(counts) >= parameters["least"] else Ruling("fail", figure, MORE_SCALES)
+    return rule.passed(figure) if len(counts) >= rule.parameters["least"] else rule.failed(figure, MORE_SCALES)
 
 
-def _same_input(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _same_input(case: JudgedScales, rule: Rule) -> Finding:
     if differing := [point for point in case.points if point.differing or point["efficiency"] is None]:
         fields = dict.fromkeys(field for point in differing for field in point.differing)
         figure = f"{', '.join(fields) or 'runs'} differ at {_names(differing)}"
-        return Ruling("fail", figure, "measure all scales with the same script, arguments, versions and devices")
+        return rule.failed(figure, "measure all scales with the same script, arguments, versions and devices")
     samples = sorted({trained_samples(run) for run in case.runs})
     figure = f"same script, arguments and fields in {count(len(case.runs), 'run')}"
     if allowed := next((point.allowed for point in case.points if point.allowed), ""):
         figure += f"; allowed by fingerprint.may_differ: {allowed}"
     if len(samples) > 1:
         figure += f"; {samples[0]:,} to {samples[-1]:,} samples trained, so times are compared by the sample"
-    return Ruling("pass", figure)
+    return rule.passed(figure)
 
 
-def _through_slurm(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _through_slurm(case: JudgedScales, rule: Rule) -> Finding:
     jobs = list(dict.fromkeys(run.job.id for run in case.runs if run.job))
     simulated = [point for point in case.points if point.simulated]
     local = [job for job in jobs if job.startswith("local-")]
     if simulated or local:
         figure = f"{_names(simulated)}: {simulated[0].simulated}" if simulated else f"not in Slurm: {in_short(local)}"
-        return Ruling("fail", figure, "run it on the centre's machine: snakemake --profile profiles/slurm")
+        return rule.failed(figure, "run it on the centre's machine: snakemake --profile profiles/slurm")
     figure = f"Slurm jobs {in_short(jobs, 8)}, site {case.view.plan.site}"
-    return Ruling("pass", figure, "check that this is the centre's machine")
+    return rule.passed(figure, "check that this is the centre's machine")
 
 
-def _run_length(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _run_length(case: JudgedScales, rule: Rule) -> Finding:
     shortest_s, run = min(((run.timing.wall_s, run) for run in case.runs if run.timing), key=itemgetter(0))
     times = [(point["startup_s"], point["wall_s"], point) for point in case.points]
     shares = [(startup_s / wall_s, point) for startup_s, wall_s, point in times if startup_s and wall_s]
-    figure, is_short = f"shortest run {duration(shortest_s)} ({run.spec.scale})", shortest_s < parameters["min_run_s"]
+    least_s, most = rule.parameters["min_run_s"], rule.parameters["max_startup_fraction"]
+    figure, is_short = f"shortest run {duration(shortest_s)} ({run.spec.scale})", shortest_s < least_s
     if len(shares) < len(case.points):
         figure += "; the start-up was not recorded"
-        return (
-            Ruling("fail", figure, LONGER) if is_short else Ruling(UNKNOWN, figure, "let it run under the instrument")
-        )
+        return rule.failed(figure, LONGER) if is_short else rule.unchecked(figure, "let it run under the instrument")
     share, worst = max(shares, key=itemgetter(0))
     figure += f"; start-up at most {100 * share:.1f} % of a run ({worst.scale})"
-    most = parameters["max_startup_fraction"]
     if not is_short and share <= most:
-        return Ruling("pass", figure)
-    wanted = f"; wanted at least {duration(parameters['min_run_s'])} and at most {100 * most:.0f} %"
-    return Ruling("fail", figure + wanted, LONGER)
+        return rule.passed(figure)
+    wanted = f"; wanted at least {duration(least_s)} and at most {100 * most:.0f} %"
+    return rule.failed(figure + wanted, LONGER)
 
 
-def _by_total_time(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _by_total_time(case: JudgedScales, rule: Rule) -> Finding:
     first, *others = case.points
     if not others:
-        return Ruling(UNKNOWN, f"only {first.scale} was measured: nothing to compare it with", MORE_SCALES)
+        return rule.unchecked(f"only {first.scale} was measured: nothing to compare it with", MORE_SCALES)
     if unlike := [point for point in case.points if point["efficiency"] is None]:
         figure = f"{_names(unlike)} ran another program than {first.baseline}: {unlike[-1].note}"
-        return Ruling(UNKNOWN, figure, "measure all scales with the same script, arguments and versions")
+        return rule.unchecked(figure, "measure all scales with the same script, arguments and versions")
     shown, low_at, text = [], [], COLUMNS["efficiency_total_time"].text
     for point in others:
         efficiency = efficiency_by_total_time(case.view.good_runs(point), case.view.good_runs(first))
         if efficiency is None:
-            return Ruling(UNKNOWN, f"the samples of the runs of {point.scale} were not counted")
+            return rule.unchecked(f"the samples of the runs of {point.scale} were not counted")
         low, high = efficiency.ends
         ends = interval(text(low), text(high)) if low < high else ""
         shown.append(f"{point.scale} {text(efficiency.value)} {ends}".strip())
-        low_at += [point] if efficiency.value < parameters["min_efficiency"] else []
+        low_at += [point] if efficiency.value < rule.parameters["min_efficiency"] else []
     figure = f"{', '.join(shown)}, against {first.scale}"
     if low_at:
         instead = 'do what the section "Where the time goes" proposes'
-        return Ruling("fail", figure, f"ask for a scale below {low_at[0].scale}, {LONGER}, or {instead}")
+        return rule.failed(figure, f"ask for a scale below {low_at[0].scale}, {LONGER}, or {instead}")
     by_steps = {point.scale: (point["efficiency"] or 0) / (first["efficiency"] or 1) for point in others}
-    if hidden := {scale: value for scale, value in by_steps.items() if value < parameters["min_efficiency"]}:
+    if hidden := {scale: value for scale, value in by_steps.items() if value < rule.parameters["min_efficiency"]}:
         steps = ", ".join(f"{scale} {text(value)}" for scale, value in hidden.items())
-        return Ruling(UNKNOWN, f"{figure}; but without the start-up, which all scales pay: {steps}", LONGER)
-    return Ruling("pass", figure)
+        return rule.unchecked(f"{figure}; but without the start-up, which all scales pay: {steps}", LONGER)
+    return rule.passed(figure)
 
 
-def _gpu_utilisation(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _gpu_utilisation(case: JudgedScales, rule: Rule) -> Finding:
     if case.view.unit != "GPU":
-        return Ruling(UNKNOWN, "this site has no GPU")
+        return rule.unchecked("this site has no GPU")
     if unknown := [point for point in case.points if point["gpu_busy_fraction"] is None]:
         again = "set monitor.enabled to true, see docs/monitoring.md, and measure these scales again"
-        return Ruling("fail", f"not sampled at {_names(unknown)}", again)
-    return Ruling("pass", f"GPUs busy: {_shown('gpu_busy_fraction', case.points)}; pictures in usage/")
+        return rule.failed(f"not sampled at {_names(unknown)}", again)
+    return rule.passed(f"GPUs busy: {_shown('gpu_busy_fraction', case.points)}; pictures in usage/")
 
 
-def _both_modes(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _both_modes(case: JudgedScales, rule: Rule) -> Finding:
     decisions = case.view.decisions
     figure = "; ".join(f"{decision.mode}: {_names(decision.points)}" for decision in decisions)
     if len(decisions) > 1:
-        return Ruling("pass", figure)
-    return Ruling("fail", f"only {figure}", "set modes: [weak, strong] in config.yaml, and start snakemake again")
+        return rule.passed(figure)
+    return rule.failed(f"only {figure}", "set modes: [weak, strong] in config.yaml, and start snakemake again")
 
 
-def _memory(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _memory(case: JudgedScales, rule: Rule) -> Finding:
     if unknown := [point for point in case.points if point["peak_memory_bytes"] is None]:
-        return Ruling(UNKNOWN, f"not recorded at {_names(unknown)}", "let it run under the instrument")
-    return Ruling("pass", _shown("peak_memory_bytes", case.points))
+        return rule.unchecked(f"not recorded at {_names(unknown)}", "let it run under the instrument")
+    return rule.passed(_shown("peak_memory_bytes", case.points))
 
 
-def _time_to_solution(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _time_to_solution(case: JudgedScales, rule: Rule) -> Finding:
     work = case.view.results.work
     if case.largest["hours_to_solution"] is None:
-        return Ruling("fail", work.missing or "the length of the training is not known", HOW_LONG)
+        return rule.failed(work.missing or "the length of the training is not known", HOW_LONG)
     if work.runs is None:
-        return Ruling("fail", f"one training of {work.in_words}; the number of runs is not known", HOW_LONG)
-    return Ruling("pass", f"{work.runs} runs of {work.in_words}: {_shown('hours_to_solution', case.points)} each")
+        return rule.failed(f"one training of {work.in_words}; the number of runs is not known", HOW_LONG)
+    return rule.passed(f"{work.runs} runs of {work.in_words}: {_shown('hours_to_solution', case.points)} each")
 
 
-def _batch_script(case: JudgedScales, parameters: Parameters) -> Ruling:
+def _batch_script(case: JudgedScales, rule: Rule) -> Finding:
     results = case.view.results.directory
     scripts = [RunRecords(results).directory(run.spec).job_script for run in case.view.good_runs(case.largest)]
     if kept := next((script for script in scripts if script.is_file()), None):
-        return Ruling("pass", str(kept.relative_to(results)))
-    return Ruling("fail", f"no job.sh of {case.largest.scale}", "keep the runs: each one's directory has its job.sh")
+        return rule.passed(str(kept.relative_to(results)))
+    return rule.failed(f"no job.sh of {case.largest.scale}", "keep the runs: each one's directory has its job.sh")
 
 
-CHECKS: Mapping[str, tuple[Callable[[JudgedScales, Parameters], Ruling], *tuple[str, ...]]] = {
+CHECKS: Mapping[RuleKind, tuple[Callable[[JudgedScales, Rule], Finding], *tuple[str, ...]]] = {
     "node counts": (_node_counts, "least"),
     "same input": (_same_input,),
     "through Slurm": (_through_slurm,),
     "run length": (_run_length, "min_run_s", "max_startup_fraction"),
     "efficiency by total time": (_by_total_time, "min_efficiency"),
-    "wall times": (lambda case, _: Ruling("pass", _shown("wall_s", case.points)),),
+    "wall times": (lambda case, rule: rule.passed(_shown("wall_s", case.points)),),
     "GPU utilisation": (_gpu_utilisation,),
     "both modes": (_both_modes,),
     "memory": (_memory,),
     "time to solution": (_time_to_solution,),
     "batch script": (_batch_script,),
-    "by a person": (lambda case, _: Ruling(UNKNOWN, "not in the records", "see to it, and say so in the application"),),
+    "by a person": (
+        lambda case, rule: rule.unchecked("not in the records", "see to it, and say so in the application"),
+    ),
 }
 """Each check, and the parameters that a rule must give it."""

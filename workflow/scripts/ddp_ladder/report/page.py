@@ -12,12 +12,13 @@ from pathlib import Path
 
 from ddp_ladder import __version__
 from ddp_ladder.common.files import make_directory, write_atomically
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, SCALING_CSV, csv_row
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import GateFinding
 from ddp_ladder.production.plan import keep_planned
-from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
+from ddp_ladder.report.centre import Centre, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, csv_text
 from ddp_ladder.report.hours import per_million, planned
@@ -42,7 +43,7 @@ class Written:
     """What was written."""
 
     files: tuple[Path, ...]  # the page first
-    rules: Judged = ()  # of the centre
+    rules: Sequence[Finding] = ()  # of the centre
 
 
 def write_report(
@@ -66,7 +67,7 @@ def write_report(
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
     say("drawing  what the runs used")
     usage, pictures = draw_usage(ladder.directory, view.runs)
-    rules: Judged = ()
+    rules: Sequence[Finding] = ()
     chapters, of_page = centre.chapters if centre else (), []
     application = proposal(view, chapters)
     if centre:
