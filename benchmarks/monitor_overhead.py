@@ -41,8 +41,11 @@ SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from ddp_ladder.measuring.statistic import median_interval  # noqa: E402
-from ddp_ladder.nodes.files import MonitorEnd  # noqa: E402
-from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler  # noqa: E402
+from ddp_ladder.nodes.sampler import (  # noqa: E402
+    MonitorEnd,
+    NodeMonitor,
+    NodeSampler,
+)
 from ddp_ladder.plan.plan import Job  # noqa: E402
 from ddp_ladder.platform.accelerators import Gpus, open_nvidia  # noqa: E402
 from instrument_overhead import TRAINING, machine  # noqa: E402

@@ -12,7 +12,7 @@ from pathlib import Path
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.nodes.files import columns
+from ddp_ladder.nodes.sampler import columns
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, write_job_end
 from ddp_ladder.slurm.lock import START, Holder

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, sha256, write_json
-from ddp_ladder.node.network import LOOPBACK
-from ddp_ladder.nodes.files import MonitorFile
+from ddp_ladder.node.launch import LOOPBACK
+from ddp_ladder.nodes.sampler import MonitorFile
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_files import read_raw_run

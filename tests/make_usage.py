@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from ddp_ladder.nodes.files import MonitorFile, columns
+from ddp_ladder.nodes.sampler import MonitorFile, columns
 from ddp_ladder.nodes.usage import NodeSamples, StepTimes, Timeline, parse_samples, timeline
 
 BEGIN_S = 1_800_000_000.0

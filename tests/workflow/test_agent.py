@@ -15,7 +15,7 @@ import psutil
 import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
-from ddp_ladder.node.network import free_port, node_name
+from ddp_ladder.node.launch import free_port, node_name
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.usage import RankUse, node_usage, parse_samples, timeline
 from ddp_ladder.plan.plan import RunSpec, make_plan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ddp_ladder.node.network import LOOPBACK, free_port
+from ddp_ladder.node.launch import LOOPBACK, free_port
 from ddp_ladder.platform import launchers
 from make_records import make_spec
 from project_copy import environment

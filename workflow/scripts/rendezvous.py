@@ -11,7 +11,7 @@ import sys
 from argparse import Namespace
 
 from ddp_ladder.common.command import command, option
-from ddp_ladder.node.network import address_towards, free_ports
+from ddp_ladder.node.launch import address_towards, free_ports
 
 
 @command(

@@ -14,7 +14,7 @@ from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.live import status
 from ddp_ladder.live.screen import picture
 from ddp_ladder.live.status import MOST_NODES, LadderState, Reader
-from ddp_ladder.nodes.files import TAIL_BYTES, columns, last_sample
+from ddp_ladder.nodes.sampler import TAIL_BYTES, columns, last_sample
 from ddp_ladder.plan.plan import WitnessLimits
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, write_job_end

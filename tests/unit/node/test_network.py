@@ -3,8 +3,8 @@ from __future__ import annotations
 import socket
 
 import pytest
-from ddp_ladder.node import network
-from ddp_ladder.node.network import PORTS, address, free_port, interface_here, route_to
+from ddp_ladder.node import launch as network
+from ddp_ladder.node.launch import PORTS, address, free_port, interface_here, route_to
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import read_json
 from ddp_ladder.nodes import sampler as sampling
-from ddp_ladder.nodes.files import columns
-from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler, ports, shown
+from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler, columns, ports, shown
 from ddp_ladder.plan.plan import Job
 from ddp_ladder.platform.accelerators import Gpus, Value
 from make_files import write_files

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from ddp_ladder.node.network import free_port, node_name
+from ddp_ladder.node.launch import free_port, node_name
 from ddp_ladder.preflight.nodes import (
     HeadServer,
     NodeFacts,

@@ -7,7 +7,7 @@ import socket
 from dataclasses import replace
 
 import pytest
-from ddp_ladder.node.network import LOOPBACK, free_port
+from ddp_ladder.node.launch import LOOPBACK, free_port
 from ddp_ladder.records.raw_models import HeartbeatHeader, LoopPhase, ProcessState
 from ddp_ladder.run import hangs
 from ddp_ladder.run.hangs import Seen, State, is_suspect, judge, next_look_s, why_unreached

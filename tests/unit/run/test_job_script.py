@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import TEMPLATES, RunDirectory
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.node.launch import INSTRUMENT, Places, node_environment, processes, script_argv
-from ddp_ladder.node.network import free_port
+from ddp_ladder.node.launch import INSTRUMENT, Places, free_port, node_environment, processes, script_argv
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.launchers import TORCHRUN, Rendezvous
 from ddp_ladder.run.job_script import job_script, write_job_script

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.node.network import LOOPBACK, address, interface_here, node_name
+from ddp_ladder.node.launch import LOOPBACK, address, interface_here, node_name
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run import nodes
 from ddp_ladder.run.interruption import _end_agents

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from ddp_ladder.common.model import Model
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT
+from ddp_ladder.settings.yaml import texts
 
 GROUPS = ("jusers", "userexternal", "userinternal", "usertrain", "users", "bsc")  # of homes: a directory for each
 NOBODY = frozenset({"", "root", "localhost", "user", "shared", "home", *GROUPS})  # in place of a name of a person
@@ -158,17 +159,9 @@ class Names:
         return _distinct((*self.users, *self.accounts, *self.hosts, *self.addresses))
 
 
-def texts_in(data: Any) -> Iterable[str]:
+def texts_in(data: Any) -> Iterator[str]:
     """Yield every text of what a JSON file holds."""
-    if isinstance(data, str):
-        yield data
-    elif isinstance(data, Mapping):
-        for key, value in data.items():
-            yield str(key)
-            yield from texts_in(value)
-    elif isinstance(data, list | tuple):
-        for value in data:
-            yield from texts_in(value)
+    return (text for _, text in texts(data))
 
 
 @cache

@@ -44,8 +44,7 @@ from ddp_ladder.common.files import (
 from ddp_ladder.common.findings import DoctorKind, Finding, Severity
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError, columns, fitted, notify, printable
-from ddp_ladder.node import network
-from ddp_ladder.node.launch import Places
+from ddp_ladder.node.launch import Places, addresses
 from ddp_ladder.node.software import SetUpError, environment, try_wrapper, wrapper_findings, wrappers_of
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator
@@ -352,7 +351,7 @@ def _network(ladder: Ladder) -> list[Finding]:
         "variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name, none that slows down"
     )
     doubts = [mistake(problem, "variables", "warning") for problem in check_variables(ladder.settings, os.environ)]
-    return [interface(ladder.settings.site, sorted(network.addresses())), *(doubts or [known])]
+    return [interface(ladder.settings.site, sorted(addresses())), *(doubts or [known])]
 
 
 def interface(site: Site, own: Collection[str]) -> Finding:

@@ -20,7 +20,7 @@ from ddp_ladder.common.formats import UNKNOWN, count, duration, percent, shorten
 from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.verdict import outcome_line
 from ddp_ladder.live.status import MOST_NODES, ChainReader, ChainState, LadderState, Reader, RunState, ScaleState, busy
-from ddp_ladder.nodes.files import of_gpus
+from ddp_ladder.nodes.sampler import of_gpus
 from ddp_ladder.plan.plan import read_plan, unit_of
 from ddp_ladder.production.chain import clock, hours_of
 from ddp_ladder.records.record import placed

@@ -21,7 +21,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.ledger.entries import HOUR_S
-from ddp_ladder.nodes.files import last_sample, of_gpus
+from ddp_ladder.nodes.sampler import last_sample, of_gpus
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan
 from ddp_ladder.plan.short_runs import place_of
 from ddp_ladder.production.chain import Chain, Link, chain_directory, expected_end_s, read_chain, read_links

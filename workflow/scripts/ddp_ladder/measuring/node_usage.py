@@ -12,8 +12,8 @@ from ddp_ladder.common.files import parsed_json
 from ddp_ladder.common.formats import grouped, hostlist
 from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.nodes.critical_rank import StepParts
-from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
+from ddp_ladder.nodes.sampler import MonitorFile
 from ddp_ladder.nodes.usage import NodeSamples, RankUse, StepTimes, Timeline, Usage, node_usage, parse_samples, timeline
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun

@@ -23,7 +23,7 @@ from pydantic import Field
 
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.model import Count, Model, Name, Several
-from ddp_ladder.nodes.files import FABRIC, THROTTLE_REASONS, TIME, MonitorFile, columns
+from ddp_ladder.nodes.sampler import FABRIC, THROTTLE_REASONS, TIME, MonitorFile, columns
 from ddp_ladder.platform.accelerators import NO_REASON, MonitoredGpu
 
 Values = NDArray[np.float64]

@@ -20,8 +20,7 @@ from ddp_ladder.common.findings import Finding, PreflightKind
 from ddp_ladder.common.formats import count, grouped, hostlist, in_short, short_list
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.node.launch import Places
-from ddp_ladder.node.network import address, interface_towards, is_loopback, node_name
+from ddp_ladder.node.launch import Places, address, interface_towards, is_loopback, node_name
 from ddp_ladder.node.software import SetUpError, WrapperTrial, environment, try_wrapper, wrapper_findings
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator, NodeGpu

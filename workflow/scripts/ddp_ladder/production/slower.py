@@ -20,8 +20,8 @@ from ddp_ladder.common.files import RunDirectory, read_bytes, write_json, writin
 from ddp_ladder.common.formats import duration, milliseconds, percent, significant
 from ddp_ladder.common.model import Count, Model
 from ddp_ladder.measuring.windows import Sums, Window, known_so_far, sums_of, window_of
-from ddp_ladder.nodes.files import THROTTLE_REASONS, MonitorFile, last_cells, last_sample, of_gpus
 from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
+from ddp_ladder.nodes.sampler import THROTTLE_REASONS, MonitorFile, last_cells, last_sample, of_gpus
 from ddp_ladder.nodes.usage import LARGEST_VALUE
 from ddp_ladder.production.asked import is_to_stop, takes_save
 from ddp_ladder.production.chain import Chain

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version2
-from ddp_ladder.nodes.files import MonitorEnd
+from ddp_ladder.nodes.sampler import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
 from ddp_ladder.plan.plan import RunSpec

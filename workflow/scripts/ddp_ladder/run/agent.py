@@ -23,8 +23,17 @@ from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, NAMED
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
-from ddp_ladder.node.launch import PROBE, Places, node_environment, processes, training_python, wrapper_argv
-from ddp_ladder.node.network import address, interface_towards, node_name
+from ddp_ladder.node.launch import (
+    PROBE,
+    Places,
+    address,
+    interface_towards,
+    node_environment,
+    node_name,
+    processes,
+    training_python,
+    wrapper_argv,
+)
 from ddp_ladder.node.software import Runner, SetUpError, check_secrets, container_binds, environment, raise_open_files
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec

@@ -43,7 +43,7 @@ from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, RUN_
 from ddp_ladder.common.files import Agent, RunDirectory, opened, read_bytes, read_json, write_atomically, write_json
 from ddp_ladder.common.messages import printable
 from ddp_ladder.common.process import catches, status_of
-from ddp_ladder.node.network import node_name
+from ddp_ladder.node.launch import node_name
 from ddp_ladder.records.raw_models import (
     AgentStall,
     HeartbeatHeader,

@@ -21,8 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ddp_ladder.common.files import OWN, SCRIPTS, TEMPLATES, RunDirectory, profile, write_atomically
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.node import launch
-from ddp_ladder.node.launch import Places, is_module
-from ddp_ladder.node.network import PORTS
+from ddp_ladder.node.launch import PORTS, Places, is_module
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.platform.engines import ENGINES

@@ -22,8 +22,7 @@ from ddp_ladder.common.files import SCRIPTS, RunDirectory, profile, write_json, 
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError, leave_out, printable
 from ddp_ladder.common.process import die_with_parent
-from ddp_ladder.node.launch import Places
-from ddp_ladder.node.network import LOOPBACK, NO_ADDRESS, address_towards, free_port, is_loopback, node_name
+from ddp_ladder.node.launch import LOOPBACK, NO_ADDRESS, Places, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS, Rendezvous
