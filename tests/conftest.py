@@ -31,7 +31,6 @@ STARTERS = {
 }
 # An environment of the workflow alone, as a login node has it, has no torch; these modules import it or what trains.
 NEED_TORCH = (
-    "unit/analysis/test_torchrun_or_srun.py",
     "unit/preflight/test_collectives.py",
     "unit/preflight/test_pairs_of_nodes.py",
     "unit/settings/test_experiments.py",

@@ -71,36 +71,3 @@ def test_worker_processes_draw_the_same_in_an_epoch_whatever_came_before() -> No
     assert second != first
     torch.rand(5)
     assert crops(resumed, 1) == second
-
-
-def cut(image: Tensor, top: int, left: int, mirrored: bool, padding: int) -> Tensor:
-    padded = torch.nn.functional.pad(image, (padding,) * 4)
-    piece = padded[:, top : top + image.size(1), left : left + image.size(2)]
-    return piece.flip(2) if mirrored else piece
-
-
-def test_crops_and_flips_of_a_batch_are_those_of_single_images() -> None:
-    images = torch.randint(1, 256, (800, 3, 6, 7), dtype=torch.uint8)
-    found = common.crop_and_flip(images, padding=2)
-    assert found.dtype == torch.uint8
-    seen = set()
-    for image, result in zip(images, found, strict=True):
-        possible = {
-            (top, left, mirrored)
-            for top in range(5)
-            for left in range(5)
-            for mirrored in (False, True)
-            if torch.equal(result, cut(image, top, left, mirrored, 2))
-        }
-        assert possible
-        seen |= possible
-    assert len(seen) == 50  # all of them come up
-
-
-def test_preparation_normalises_each_channel_in_the_layout_asked_for() -> None:
-    images = torch.randint(0, 256, (4, 3, 5, 5), dtype=torch.uint8)
-    prepare = common.preparation(CPU, [10.0, 20.0, 30.0], [2.0, 4.0, 5.0], torch.channels_last, lambda x: x.flip(3))
-    found = prepare(images)
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    for channel, (mean, std) in enumerate([(10, 2), (20, 4), (30, 5)]):
-        torch.testing.assert_close(found[:, channel], (images[:, channel].flip(2).float() - mean) / std)

@@ -44,15 +44,6 @@ def test_people_get_a_table(table: Path, capsys: Captured) -> None:
     assert all(note.startswith("64x8: ") for note in notes)
 
 
-def test_several_scales_and_modes_are_a_list(table: Path, capsys: Captured) -> None:
-    rows = [f"{row},{mode}" for mode in ("strong", "weak") for row in LUMI.splitlines()[1:]]
-    table.write_text("\n".join((f"{HEADER},mode", *rows)))
-    found = printed(capsys, "--table", table, "--at", "4x8", "--at", "8x8")["predictions"]
-    rates = {(one["mode"], one["scale"]): one["samples_per_s"] for one in found}
-    assert [*rates] == [("weak", "4x8"), ("weak", "8x8"), ("strong", "4x8"), ("strong", "8x8")]
-    assert rates["strong", "8x8"] < rates["weak", "8x8"]
-
-
 @pytest.mark.parametrize(
     ("status", "largest"), [("ok", "2x8"), ("failed", "1x8"), ("check", "1x8"), ("not comparable", "1x8")]
 )
@@ -66,14 +57,6 @@ def test_the_reports_table_is_read_as_the_report_judges_it(
     assert printed(capsys, "--table", table, "--at", "4x8")["largest_measured"] == largest
     assert predict.main(["--table", str(table), "--at", "4x8", "--variant", "srun"]) == 1
     assert "allowed  default, gloo" in capsys.readouterr().err
-
-
-def test_nothing_is_predicted_below_the_smallest_scale(table: Path, capsys: Captured) -> None:
-    table.write_text(f"{HEADER}\n2,4,800\n4,4,1500\n")
-    found = printed(capsys, "--table", table, "--at", "1x1")
-    assert (found["samples_per_s"], found["samples_per_s_bound"]) == (None, None)
-    assert found["notes"] == ["nothing is predicted below 2x4, the smallest measured scale"]
-    assert printed(capsys, "--table", table, "--at", "1x8")["samples_per_s_bound"] == 800
 
 
 def test_the_table_of_the_report_gives_the_figures_of_the_report(table: Path, capsys: Captured) -> None:
@@ -112,16 +95,3 @@ def test_a_mistake_in_the_table_is_named(text: str, message: str, table: Path, c
     assert message in told.err
     assert str(table) in told.err
     assert told.out == ""
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "--at: no scale to predict"),
-        (["--at", "0x4"], "--at: not a scale"),
-        (["--at", "8x4", "--table", "."], "this is no table of scales"),
-    ],
-)
-def test_a_mistake_in_an_option_is_named(options: list[str], message: str, table: Path, capsys: Captured) -> None:
-    assert predict.main(["--table", str(table), *options]) == 1
-    assert message in capsys.readouterr().err

@@ -13,7 +13,6 @@ from ddp_ladder.analysis.prediction import (
     Step,
     estimate,
     memory_at,
-    outlooks,
     predict,
     series_of,
     step_to,
@@ -22,7 +21,7 @@ from ddp_ladder.gates.interval import Estimate
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.settings.terms import Mode, Scale
-from make_records import make_plan_of, make_record, make_spec, make_specs, records_by_name
+from make_records import make_record, make_spec, make_specs, records_by_name
 
 SHAPES = (Scale(1, 1), Scale(1, 2), Scale(1, 4), Scale(2, 4))
 COMPUTE_S, INSIDE_S, BETWEEN_S = 0.01, 0.001, 0.002
@@ -133,17 +132,6 @@ def test_what_is_not_known_has_an_upper_bound_alone(measured: MeasuredSeries, at
     assert note in found.notes
 
 
-def test_repeats_widen_the_interval_by_their_noise() -> None:
-    low, _, high = known(RING, Scale(4, 4))
-    noisy = MeasuredSeries.of("weak", [(scale, ring_rate(scale) * by) for scale in SHAPES for by in (0.9, 1.0, 1.1)])
-    wide_low, _, wide_high = known(noisy, Scale(4, 4))
-    assert wide_high / wide_low > high / low
-    low, rate, high = known(noisy, Scale(2, 4))
-    assert rate == pytest.approx(ring_rate(Scale(2, 4)))
-    assert 0.1 < math.log(high / low) < 0.6  # 10 %, the t of eight degrees of freedom, three repeats
-    assert estimate(RING, Scale(2, 4)) == Estimate(ring_rate(Scale(2, 4)))
-
-
 def test_series_from_the_points_of_the_gates() -> None:
     points = [
         ScalePoint(
@@ -218,10 +206,3 @@ def test_no_memory_is_predicted_from_what_does_not_show_it(
     measured: Mapping[str, int], at: str, changes: dict[str, Any]
 ) -> None:
     assert predicted_mb(measured, at, **changes) is None
-
-
-def test_the_outlook_says_the_memory() -> None:
-    measured = {scale: FSDP2[scale] for scale in ("1x1", "1x2", "1x4", "2x4")}
-    plan = make_plan_of(make_specs([*measured], repeats=1, device="cuda"))
-    (found,) = outlooks(plan, memory_points(measured))
-    assert found.in_words.endswith("efficiency against 1x1, about 0.47 GB per GPU if all ranks share the state")

@@ -109,28 +109,6 @@ def test_no_member_has_a_name_or_a_secret(archive: Path) -> None:
     assert not any("/ranks/" in name for name in file.namelist())
 
 
-HOMES = (
-    "/p/home/jusers/doe1/jureca", "/e/home/jusers/doe1", "/leonardo/home/userexternal/doe1", "/gpfs/home/bsc/doe1",
-    "/home/bsc/doe1", "/gpfs/home5/doe1", "/linkhome/rech/genabc/doe1", "/lus/home/PERSO/grp_x/doe1", "/u/doe1",
-    "/raven/u/doe1", "/users/doe1", "/pfs/users/doe1", "/global/homes/d/doe1", "/global/u1/d/doe1", "/home/doe1",
-    "/home/users/doe1", "/ceph/hpc/home/doe1", "/home/of_own_site/group/doe1",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("home", HOMES)
-def test_homes_of_colleagues_have_no_name(home: str) -> None:
-    text = f"FileNotFoundError: {home}/data.h5; owner doe1; USER=roe2; machine h login poe3 password x"
-    names = Names(homes=("/home/of_own_site/staff/me",)).with_those_in([text])
-    shown = names.out_of(text)
-    assert [name for name in ("doe1", "roe2", "poe3") if name in shown] == []
-    assert shown.count("user") >= 4
-
-
-def test_a_directory_of_the_name_of_a_user_of_this_machine_names_one() -> None:
-    names = Names().with_those_in(["/scratch/nobody/data/x.bin, /scratch/somebody/data, /usr/games/x"])
-    assert names.out_of("nobody, somebody, games") == "user1, somebody, games"
-
-
 WORDS = ("max", "data", "weak", "failed", "world", "default", "steps")
 
 
@@ -219,12 +197,6 @@ def test_the_command_knows_who_archives_and_which_account_pays(
         plan = json.loads(file.read("plan.json"))
     assert plan["units"]["hours"]["name"] == "SBU"
     assert not [word for word in ("asmith", "project_465", "uan07", "bjones", "anna@") if word in log]
-
-
-def test_a_short_name_inside_a_word_is_kept() -> None:
-    assert (
-        Names(users=("al",), hosts=("n1",)).out_of("al: all of n1, n12, al_2") == "user1: all of login1, n12, user1_2"
-    )
 
 
 Change = Callable[[bytes, Path], None]

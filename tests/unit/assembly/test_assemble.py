@@ -14,9 +14,7 @@ from ddp_ladder.records.record import Failure, Fingerprint
 from make_records import FINGERPRINT, make_spec
 from make_runs import (
     STEPS,
-    add_ddp_times,
     edit,
-    edit_part,
     edit_rank,
     failure_of,
     read_steps,
@@ -85,19 +83,6 @@ def test_a_profile_shows_the_communication_that_ddp_does_not_time(
         assert assemble(run).status == "ok"
 
 
-def test_a_rank_that_waits_for_a_slower_one_does_not_communicate(run: RunDirectory) -> None:
-    """DDP counts the wait of rank 0 for rank 1 as communication; the same record has it as imbalance."""
-    add_ddp_times(run, 0, compute_s=0.04, exposed_s=0.032)
-    add_ddp_times(run, 1, compute_s=0.07, exposed_s=0.002)
-    for rank, exposed_s in enumerate((0.032, 0.002)):
-        edit_rank(run, rank, ddp={"bucket_bytes": [8], "samples": 50, "exposed_comm_s": exposed_s})
-    record = assemble(run)
-    assert record.timing
-    assert record.step
-    assert record.step.imbalance_s == pytest.approx(0.03, rel=0.01)
-    assert record.timing.exposed_comm_fraction == pytest.approx(0.002 / 0.08, rel=0.02)
-
-
 def test_the_warm_up_lasts_until_the_steps_are_steady_on_every_rank(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2"), samples_per_s=1600.0, steps=200, wobble=0)
     rows = read_steps(run, 1)
@@ -111,23 +96,6 @@ def test_the_warm_up_lasts_until_the_steps_are_steady_on_every_rank(tmp_path: Pa
     assert record.throughput.samples_per_s_total == pytest.approx(1600)
     assert record.throughput.samples_per_s_end_to_end == pytest.approx(2 * 199 * 64 / 16.4)
     assert record.ranks[1].step_time_s == pytest.approx(0.08)
-
-
-def test_waits_for_workers_in_the_first_step_of_each_pass_are_told(tmp_path: Path) -> None:
-    """Passes of ten steps; step 20 ends the warm-up."""
-    run = write_run(tmp_path, make_spec("1x2"), samples_per_s=1600.0, steps=100, wobble=0)
-    begins = [*range(1, 101, 10)]
-    rows = read_steps(run, 0)
-    waiting = [[*row[:4], "0.009" if int(row[0]) in begins else "0.0001", *row[5:]] for row in rows]
-    for rank in (0, 1):
-        write_steps(run, rank, waiting)
-        edit_rank(run, rank, phases={"epoch_steps": begins, "validations_s": []})
-    assert (step := reassemble(run).step) is not None
-    assert step.begin_wait_fraction is None  # no workers load the data
-    for rank in (0, 1):
-        edit_part(run, rank, "loader", num_workers=2)
-    assert (step := reassemble(run).step) is not None
-    assert step.begin_wait_fraction == pytest.approx(0.9 / 0.99, rel=0.02)
 
 
 def test_padding_is_counted_and_is_not_throughput(run: RunDirectory) -> None:

@@ -105,13 +105,6 @@ def test_other_errors_are_shown(terminal: io.StringIO, failed: FailedJobs) -> No
     assert terminal.getvalue().endswith("Error in rule\nKeyError: 'a bug'\n")
 
 
-def test_a_job_that_ends_well_at_another_try_did_not_fail(failed: FailedJobs) -> None:
-    LOGGER.setLevel(logging.INFO)
-    fail(1, 3)
-    LOGGER.info("Finished jobid: 1", extra={"event": LogEvent.JOB_FINISHED, "job_id": 1})
-    assert failed.jobs == ()
-
-
 def test_what_fails_after_a_signal_fails_for_it(
     terminal: io.StringIO, failed: FailedJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

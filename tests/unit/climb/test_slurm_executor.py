@@ -3,8 +3,6 @@ from __future__ import annotations
 import asyncio
 import io
 import re
-import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ddp_ladder.climb import executor, job_watch
+from ddp_ladder.climb import executor
 from ddp_ladder.climb.executor import LadderJobs, ladder_executor
 from ddp_ladder.climb.job_watch import ASK_EVERY_S, GONE_AFTER_S, JobWatch, WatchedJob
 from ddp_ladder.common.messages import Problem, UserError
@@ -167,11 +165,6 @@ class Cluster:
         return {job: self.states.get(job, JobState(GONE)) for job in jobs}
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 class Desk:
     """A watch over job 7, with everything around it."""
 
@@ -221,18 +214,6 @@ def test_a_good_job_from_end_to_end(desk: Desk) -> None:
     ]
 
 
-def test_how_long_a_job_ran_is_told_by_slurm_or_not_at_all(desk: Desk) -> None:
-    """A start may see a job for the first time shortly before its end, or never see it run."""
-    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 150))
-    desk.later(0, replace(RUNNING, start=start))
-    desk.later(90, JobState("COMPLETED", nodes="node1"))
-    assert re.search(r"COMPLETED on node1; it ran 2 min [34]\d s$", desk.text.rstrip()), desk.text
-    desk.watch.add(WatchedJob("7", "stage2", "1x4", desk.log, 10, desk.held, lambda: 0.0))
-    desk.later(0, JobState("PENDING"))
-    desk.later(90, JobState("CANCELLED"))
-    assert "1 min 30 s after its submission" in desk.text
-
-
 def test_a_job_that_could_not_do_its_work_says_why_in_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,14 +253,6 @@ def test_a_job_that_was_shortened_has_not_asked_for_too_little(desk: Desk, ends:
     assert "runtime" not in end.next
 
 
-def test_a_killed_run_scale_is_known_by_its_lock_as_no_log_shows_it(desk: Desk) -> None:
-    desk.later(0, RUNNING)
-    desk.is_left = True
-    (end,) = desk.later(60, JobState("FAILED", "NonZeroExitCode", "node1"))
-    assert "left its lock behind: it was killed" in end.in_words
-    assert f"`dmesg` or `journalctl -k` on {socket.gethostname()}" in end.next
-
-
 def test_slurms_words_in_the_log_count_more_than_its_reason(desk: Desk) -> None:
     desk.later(0, RUNNING)
     desk.log.write_text(
@@ -301,21 +274,6 @@ def test_a_bad_end_without_words_is_that_of_a_full_disk_if_there_is_one(desk: De
     assert "start snakemake again: it repeats what is missing" in end.next
 
 
-def test_the_terminal_goes_on_while_slurm_is_asked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    hangs = threading.Event()
-    monkeypatch.setattr(job_watch, "ANSWERS_SOON_S", 0.01)
-    monkeypatch.setattr(desk.watch, "_ask", lambda jobs: hangs.wait() and {"7": RUNNING})
-    assert desk.later(0) == []
-    desk.log.write_text("stage2 1x4 [1/1] default/weak/r1: started\n")
-    assert desk.later(0) == []
-    assert "r1: started" in desk.text
-    assert "runs on node1" not in desk.text
-    hangs.set()
-    monkeypatch.setattr(job_watch, "ANSWERS_SOON_S", 60)
-    assert desk.later(0) == []
-    assert "runs on node1" in desk.text
-
-
 def test_the_jobs_own_lines_are_passed_on_whole_and_once(desk: Desk) -> None:
     desk.log.write_bytes(b"Building DAG of jobs...\nstage2 1x4 [1/1] default/weak/r1: star")
     desk.later(1, RUNNING)
@@ -327,24 +285,6 @@ def test_the_jobs_own_lines_are_passed_on_whole_and_once(desk: Desk) -> None:
     assert desk.text.count("stage2 1x4 [1/1] default/weak/r1: started\n") == 1
     assert "Building" not in desk.text
     assert "stage3" not in desk.text
-
-
-def test_on_a_terminal_the_progress_of_a_run_is_in_the_status_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    desk = Desk(tmp_path / "7.log", Terminal())
-    desk.later(0, RUNNING)
-    run = "stage2 1x4 [1/1] default/weak/r1"
-    for line in ("started", "starting, at most 9 min left", "step 20 of 400, 12 samples/s, 2 min left", "12 samples/s"):
-        with desk.log.open("a") as file:
-            file.write(f"{run}: {line}\n")
-        desk.later(10)
-        progress = f" [1/1] default/weak/r1: {line}" if "left" in line else ""
-        assert desk.text.rpartition("\r\x1b[K")[2] == f"1x4 runs {desk.cluster.now_s:.0f} s{progress}"
-    assert f"{run}: started\n" in desk.text
-    assert f"{run}: 12 samples/s\n" in desk.text
-    assert f"{run}: st" not in desk.text.replace(f"{run}: started", "")
 
 
 def test_slurm_is_asked_seldom_and_at_once_when_the_job_says_so(desk: Desk) -> None:
@@ -436,15 +376,3 @@ def test_a_job_that_has_a_reason_not_to_touch_its_lock_is_not_reported(desk: Des
     for _ in range(40 if why == "this process was stopped" else 300):
         desk.later(1)
     assert "sign of life" not in desk.text
-
-
-def test_a_silent_slurm_is_reported_once(desk: Desk) -> None:
-    desk.cluster.silent = "connect failure"
-    for _ in range(5):
-        assert desk.later(ASK_EVERY_S["waiting"]) == []
-    assert desk.text.count("Slurm does not answer (connect failure)") == 1
-    desk.cluster.silent = ""
-    desk.later(ASK_EVERY_S["waiting"], RUNNING)
-    assert "Slurm answers again" in desk.text
-    (end,) = desk.later(60, JobState("COMPLETED"))
-    assert end.ok

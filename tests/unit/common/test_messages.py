@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
-import termios
 
 import pytest
-from ddp_ladder.common.messages import BEHIND_PIPE, MOST_COLUMNS, Problem, box, columns, for_terminal, notify
+from ddp_ladder.common.messages import MOST_COLUMNS, Problem, box, notify
 
 ROWS = (("verdict", "the gate of stage2 is closed; nothing above it was started"), ("next", "raise it " * 20))
 
@@ -26,24 +23,6 @@ def test_a_box_is_as_wide_as_the_terminal(
     monkeypatch.setattr("sys.stdout", Terminal() if terminal else io.StringIO())
     assert {len(line) for line in box(ROWS).splitlines()} == {width}
     assert MOST_COLUMNS == 96
-
-
-def test_behind_a_pipe_of_a_rule_both_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(BEHIND_PIPE, "80")
-    monkeypatch.setattr("sys.stdout", stream := io.StringIO())
-    assert {len(line) for line in box(ROWS).splitlines()} == {80}
-    assert max(map(len, for_terminal("is wrong " * 20, stream).splitlines())) <= 80
-
-
-def test_a_rule_whose_standard_output_is_a_log_has_the_width_of_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr("sys.__stdout__", io.StringIO())
-    other_end, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 70))
-    with open(terminal, "w") as stream:
-        assert columns(stream) == 70
-        assert {len(line) for line in box(ROWS, stream).splitlines()} == {70}
-    os.close(other_end)
 
 
 @pytest.mark.parametrize(("terminal", "columns", "width"), [(True, 80, 80), (True, 200, 96), (False, 80, 999)])

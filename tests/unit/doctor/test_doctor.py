@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +8,12 @@ from typing import Any
 
 import pytest
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.common.files import WORKFLOW
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.messages import MOST_COLUMNS, Problem
 from ddp_ladder.doctor import doctor as checks
 from ddp_ladder.doctor.doctor import OUTCOMES, examine, failed, judge_python, listing, mistake, site_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.settings.keys import Container, Settings, Software, Variant
+from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import CLUSTER, CONFIG, Sources, load_settings
 from ddp_ladder.slurm.query import records
 from make_files import put_on_path, write_programs
@@ -40,20 +38,6 @@ def outcome(finding: Finding) -> str:
 def only(findings: list[Finding], topic: str) -> Finding:
     (wanted,) = [finding for finding in findings if finding.kind == topic]
     return wanted
-
-
-def test_each_wrapper_is_tried() -> None:
-    workload = SHIPPED.experiment.workload.replace(wrapper=("env", "A=1"))
-    variants = {"default": Variant(), "profiled": Variant(wrapper=("no-such-profiler",))}
-    experiment = SHIPPED.experiment.replace(workload=workload, variants=variants)
-    found = [*checks.wrappers(Ladder.of(replace(SHIPPED, experiment=experiment)).plan, os.environ)]
-    assert [(outcome(each), each.measured.partition(":")[0]) for each in found] == [
-        ("pass", shutil.which("env")),
-        ("FAIL", "wrapper no-such-profiler"),
-    ]
-    inside = on_a_cluster(software=Software(python="python3", container=Container(image="a.sif")))
-    found = [*checks.wrappers(Ladder.of(replace(inside, experiment=experiment)).plan, os.environ)]
-    assert [*map(outcome, found)] == ["not checked"] * 2
 
 
 # The list
@@ -105,16 +89,6 @@ def test_wrong_settings_are_failures_of_the_list(tmp_path: Path) -> None:
 # Versions
 
 
-def test_versions_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert checks.REQUIREMENTS.is_relative_to(WORKFLOW), "a copy in another project has no other files"
-    assert [outcome(finding) for finding in checks.workflow_versions()] == ["pass"] * 4
-    monkeypatch.setattr(checks, "REQUIREMENTS", tmp_path / "requirements.txt")
-    checks.REQUIREMENTS.write_text("snakemake>=99,<100\nsnakemake-executor-plugin-slurmed>=1\n")
-    _, _, old, missing = checks.workflow_versions()
-    assert (outcome(old), "wanted <100,>=99" in old.measured) == ("FAIL", True)
-    assert (outcome(missing), missing.next) == ("FAIL", checks.INSTALL)
-
-
 # Files
 
 
@@ -129,27 +103,7 @@ def test_directories_that_nodes_share(kind: str, on_a_cluster: bool, wanted: str
     assert outcome(checks.shared_directory(Path("/project"), kind, on_a_cluster)) == wanted
 
 
-def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = replace(SHIPPED, experiment=SHIPPED.experiment.replace(results=str(tmp_path)))
-    monkeypatch.setattr(checks, "SPACE_FOR_RESULTS_BYTES", 1e18)
-    assert outcome(only(list(checks.results(Ladder.of(settings), False)), "disk space")) == "warn"
-
-
 # Training software
-
-
-def test_a_module_that_does_not_load() -> None:
-    setup, python = software(modules=("no-such-module/1",))
-    assert (outcome(setup), outcome(python)) == ("FAIL", "not checked")
-    assert "software.modules" in setup.measured
-
-
-def test_setup_that_brings_a_bare_name(tmp_path: Path) -> None:
-    """The real way: software.setup extends PATH, software.python is only a name."""
-    (tmp_path / "sitepython").symlink_to(sys.executable)
-    findings = software("sitepython", setup=f"export PATH={tmp_path}:$PATH")
-    assert only(findings, "environment").measured == "the setup snippet"
-    assert outcome(only(findings, "training Python")) == "pass"
 
 
 def test_a_python_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
@@ -272,15 +226,6 @@ def test_an_untyped_gres_of_nodes_with_different_gpus_is_no_pass(
         nodes = only(list(checks.slurm(ladder, on_a_cluster=True)), "nodes")
         assert outcome(nodes) == wanted
         assert ("node.gres, such as gpu:a100" in (nodes.next or "")) == (wanted == "warn")
-
-
-def test_the_programs_that_start_ranks_have_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(write_programs(tmp_path, srun="")))
-    findings = checks.launchers(Ladder.of(on_a_cluster(launcher="mpirun")))
-    assert [(outcome(finding), finding.measured) for finding in findings] == [
-        ("FAIL", "there is no mpirun here"),
-        ("pass", str(tmp_path / "srun")),  # of the plain baseline
-    ]
 
 
 def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:

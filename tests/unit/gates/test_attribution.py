@@ -245,17 +245,6 @@ def test_another_collective_is_named_with_its_calls_and_bytes(name: str, calls: 
     assert "at most 67 % more samples/s" in advice
 
 
-def test_a_barrier_at_each_epochs_end_of_unknown_seconds_is_not_worth_a_word() -> None:
-    """Unknown as on a GPU."""
-    assert "barrier" not in advice_on(Exchange(name="barrier", calls=0.02, bytes=0, seconds=None))
-
-
-def test_communication_that_is_known_without_ddp_is_not_called_unknown() -> None:
-    first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES["communication"])])
-    found = attribution(point.having({"compute_s": None}, step=replace(point.step, timed_steps=None)), first)
-    assert found.unknown == "DDP reported no times at 1x4: computation and the rest are not told apart"
-
-
 GRADIENTS = {"gradient_bytes": 100_000_000, "bucket_bytes": [50_000_000] * 2}
 
 
@@ -277,13 +266,6 @@ def test_changes_for_communication_with_their_estimates() -> None:
         "DDP's exchange of gradients takes 51.0 ms, of which the backward pass hides 1.00 ms; by the preflight's "
         "figures, 100 MB in 2 all-reduces take 50.0 ms, of which 2.00 ms is latency"
     )
-
-
-def test_a_node_that_one_repeat_shows_is_no_gain() -> None:
-    finding = Finding(kind="slow node", severity="warning", measured="node0: slower", next="repeat it", uncertain=True)
-    first, *_, point = points([*baseline(), *run_of("2x1", 0.1, *SLOW_PASSES)[:1]])
-    found = attribution(replace(point, findings=(finding,)), first)
-    assert [change.in_words for change in found.changes] == ["repeat it (node0: slower)"]
 
 
 @pytest.mark.parametrize("exchanges", [1, 4])

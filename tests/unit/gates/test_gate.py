@@ -27,7 +27,6 @@ from gate import main
 from make_preflight import write_preflight
 from make_records import make_gate, make_judged, make_plan_of, make_spec, make_specs
 from make_runs import (
-    add_ddp_times,
     edit,
     edit_batches,
     edit_part,
@@ -223,29 +222,6 @@ def test_a_difference_that_the_user_allows_opens_the_gate_and_is_in_the_evidence
     verdict = replace(ladder, plan=replace(ladder.plan, may_differ=("num_workers",))).judge("stage2")
     assert verdict.is_open
     assert verdict.points[-1].allowed == "num_workers: 0 at 1x1, 1 at 1x2"
-
-
-def test_a_baseline_whose_repeats_do_not_compare_closes_its_own_gate(ladder: Ladder) -> None:
-    """Its script resumes from a snapshot that the first repeat left in a common directory."""
-    write_run(ladder.results, ladder.plan.job(Scale(1, 1)).runs[0], 1000.0, steps=600)
-    closed = ladder.judge("stage1")
-    assert closed.why == (
-        "default/weak/1x1: repeats: not comparable: the repeats differ in steps: 600 (38,400 samples) in r1, "
-        "60 (3,840 samples) in r2"
-    )
-    first, *_, last = closed.next.split("; or ")
-    assert first.startswith("if the script resumes from a checkpoint")
-    assert 'workload.directory: "{run_dir}"' in first
-    assert "`fingerprint: {may_differ: [steps]}`" in last
-    assert replace(ladder, plan=replace(ladder.plan, may_differ=("steps",))).judge("stage1").is_open
-
-
-def test_the_baseline_is_judged_on_its_own_mode(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path, scales=("1x1", "1x2"), modes=("weak", "strong"), repeats=1)
-    assert judge(plan, "stage2", tmp_path).is_open
-    slow = next(run for run in plan.runs if run.name == "default/strong/1x2/r1")
-    write_run(tmp_path, slow, 1100.0)
-    assert judge(plan, "stage2", tmp_path).reason.where == "default/strong/1x2"
 
 
 # ---- Variants. ----
@@ -445,20 +421,3 @@ def test_runs_that_were_made_before_a_preflight_failed_are_judged_by_their_recor
     assert ladder.judge("stage2") == before
     assert before.is_open
     assert not runs_to_do(ladder.plan, RunRecords(ladder.results))
-
-
-def test_a_closed_gate_shows_what_the_preflight_measured_of_the_network(ladder: Ladder) -> None:
-    gates = {**ladder.plan.gates, "stage2": GateThresholds(min_efficiency=0.95)}
-    ladder = replace(ladder, plan=replace(ladder.plan, gates=gates))
-    for scale, exposed_s in (Scale(1, 1), 0.0), (Scale(1, 2), 0.006):
-        for spec in ladder.plan.job(scale).runs:
-            directory = ladder.run(spec.name)
-            for rank in range(spec.world_size):
-                add_ddp_times(directory, rank, 0.06, exposed_s)
-            reassemble(directory)
-    assert "preflight" not in ladder.judge("stage2").reason.evidence[0]
-    sizes = [{"bytes": n, "time_s": 1e-4 + n * 1e-8, "wrong": []} for n in (4096, 2**20, 2**22)]
-    write_preflight(ladder.results, ladder.plan.job(Scale(1, 2)), rank0={"sizes": sizes}, rank1={"sizes": sizes})
-    verdict, figures = ladder.judge("stage2"), "0.605 MB in 1 all-reduce take 6.15 ms, of which 0.100 ms is latency"
-    assert verdict.reason.evidence[0].endswith(f"; by the preflight's figures, {figures}")
-    assert "| evidence  DDP's exchange of gradients takes" in closed_box(verdict)

@@ -215,26 +215,3 @@ def test_batches_that_differ_anywhere_have_different_digests() -> None:
     found = [digest(batch) for batch in batches]
     assert len({*found}) == len(batches)
     assert digest(lit.to(memory_format=torch.channels_last)) == found[3]
-
-
-@pytest.mark.parametrize("batch", ["text", None, 3, [], torch.empty(4, device="meta"), torch.eye(3).to_sparse()])
-def test_nothing_is_said_of_other_batches(batch: object) -> None:
-    assert digest(batch) is None
-
-
-class Annotated(Tensor):
-    """As MONAI's MetaTensor: each function gives its own kind, and slices need what this tensor does not have."""
-
-    @classmethod
-    def __torch_function__(cls, function: Any, kinds: Any, args: Any = (), options: Any = None) -> Any:
-        result = super().__torch_function__(function, kinds, args, options or {})
-        if isinstance(result, cls):
-            raise KeyError("affine")
-        return result
-
-
-def test_a_subclass_is_taken_as_a_plain_tensor() -> None:
-    x = torch.randn(12, 3)
-    assert digest(x.as_subclass(Annotated)) == digest(x)
-    rows = nested.nested_tensor([x[:2], x[:3]], layout=torch.jagged)
-    assert digest(rows) is None

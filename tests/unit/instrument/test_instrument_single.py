@@ -150,46 +150,6 @@ def test_torch_that_was_imported_unseen_is_said(tmp_path: Path) -> None:
     ]
 
 
-LONG = """
-    import gc, tracemalloc
-    import torch
-    from torch.utils.data import DataLoader
-
-    data = DataLoader(torch.randn(60, 4), batch_size=2)
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def passes(count):
-        for _ in range(count):
-            for x in data:
-                optimizer.zero_grad()
-                model(x).mean().backward()
-                optimizer.step()
-
-    def held():
-        gc.collect()
-        return tracemalloc.take_snapshot().statistics("filename")
-
-    tracemalloc.start()
-    passes(20)
-    before = {each.traceback[0].filename: each.size for each in held()}
-    passes(80)
-    for each in held():
-        grown = each.size - before.get(each.traceback[0].filename, 0)
-        if "ddp_ladder_instrument" in each.traceback[0].filename or grown > 20_000:
-            print(grown / (80 * 30), each.traceback[0].filename)
-"""
-
-
-def test_a_step_holds_a_few_numbers(tmp_path: Path) -> None:
-    """Four events of seven numbers, and the columns of a row, an eighth more in reserve; passes leave nothing."""
-    done = run(tmp_path, script(tmp_path, LONG))
-    assert done.rank()["steps"]["count"] == 100 * 30
-    grown = [line.split() for line in done.out.splitlines()]
-    assert any(name.endswith("recorder.py") for _, name in grown)
-    assert sum(float(bytes_per_step) for bytes_per_step, _ in grown) < 1.2 * (4 * 7 * 8 + 7 * 8 + 3 * 4)
-
-
 WORKERS = """
     import time
     import torch

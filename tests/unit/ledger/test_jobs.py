@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.assembly import assemble
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.process import Interrupted
@@ -34,11 +33,10 @@ from ddp_ladder.ledger.jobs import (
 from ddp_ladder.preflight.result import BadNode, add_bad_node, bad_nodes_file, error
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.jobs import JobState
-from ddp_ladder.slurm.query import SlurmError
 from make_jobs import BEGUN_S, JOB, write_job
 from make_preflight import write_preflight
 from make_records import make_plan_of, make_specs
-from make_runs import STARTED_AT_S, STARTUP_S, edit, end_run, reassemble, write_loop, write_run
+from make_runs import STARTED_AT_S, STARTUP_S, edit, end_run, write_loop, write_run
 from slurm_captured import CAPTURED
 
 NAME = "1x2-ddp-ladder-0123456789-0123456789"
@@ -136,14 +134,6 @@ def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None
     assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
 
 
-def test_of_runs_that_have_a_record_it_is_read(results: Path, sacct: Known, monkeypatch: pytest.MonkeyPatch) -> None:
-    for directory in write_runs(results):
-        reassemble(directory)
-    write_job(results)
-    monkeypatch.setattr(assemble, "read_raw_run", None)
-    assert the_row(results).runs_ok == 2
-
-
 def test_runs_that_were_kept_from_an_earlier_job_do_not_count(results: Path, sacct: Known) -> None:
     first, _ = write_runs(results)
     belongs_to(first, "40")
@@ -151,17 +141,6 @@ def test_runs_that_were_kept_from_an_earlier_job_do_not_count(results: Path, sac
     row = the_row(results)
     assert (row.runs_measured, row.runs_planned) == (1, 2)
     assert row.startup_s + row.training_s == pytest.approx(RUN_S)
-
-
-def test_repeated_attempts_count_in_the_job_that_made_them(results: Path, sacct: Known) -> None:
-    _, second = write_runs(results)
-    aside = second.attempts / "1"
-    aside.mkdir(parents=True)
-    for name in ("run.json", "ended.json", "ranks", "nodes", "train.log"):
-        (second.path / name).rename(aside / name)
-    write_job(results)
-    row = the_row(results)
-    assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
 
 
 @pytest.mark.parametrize(("job_id", "preflight_s"), [(JOB, 7), ("40", 0)])
@@ -218,14 +197,6 @@ def test_a_late_database_completes_the_row_and_a_complete_row_stays(results: Pat
     assert written.model_dump() == pytest.approx(row.model_dump())
 
 
-@pytest.mark.parametrize("another", [{"name": "vasp"}, {"name": NAME.replace("1x2", "1x4")}, {"end_s": BEGUN_S - 3700}])
-def test_the_same_id_on_another_cluster_is_another_job(results: Path, sacct: Known, another: dict[str, Any]) -> None:
-    """The results may have been copied there."""
-    write_job(results)
-    sacct[JOB] = of_slurm(**another)
-    assert the_row(results).source == "none"
-
-
 def test_two_starts_in_one_allocation(results: Path, sacct: Known) -> None:
     write_runs(results)
     write_job(results, in_allocation=True, ended_at_s=BEGUN_S + 30)
@@ -234,14 +205,6 @@ def test_two_starts_in_one_allocation(results: Path, sacct: Known) -> None:
     assert [row.job_id for row in (first, second)] == [JOB, f"{JOB}.2"]
     assert [(row.source, row.state, row.runs_measured) for row in (first, second)] == [("none", "ENDED", 1)] * 2
     assert (first.gpus, first.elapsed_s) == (2, 30)
-
-
-def test_a_table_that_cannot_be_written_is_a_warning_and_costs_no_row(results: Path, sacct: Known) -> None:
-    write_job(results)
-    accounting_file(results).mkdir()
-    ((row,), (warning,)) = jobs.update_or_warn(results)
-    assert (row.job_id, jobs.read_rows(results)) == (JOB, (row,))
-    assert warning == f"{accounting_file(results)} cannot be written: Is a directory"
 
 
 def test_a_job_writes_its_file_at_its_begin_and_at_its_end(
@@ -349,26 +312,6 @@ def test_the_output_of_sacct(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CANCELLED", 0, "node1"),
         ("CANCELLED", 0, None),
     ]
-
-
-def test_only_jobs_that_are_over_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for old, new, jobs_over in (
-        ("|2026-11-22T14:12:02|12|", "|Unknown|12|", "23"),
-        ("0123|COMPLETED", "0123|RUNNING", "23"),
-        ("0123|COMPLETED", "0123|COMPLETING", "23"),
-        ("JobIDRaw|", "sacct: error|", ""),
-    ):
-        assert old in SLURMS
-        assert "".join(over(monkeypatch, SLURMS.replace(old, new))) == jobs_over, new
-
-
-def test_without_slurmdbd_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(argv: list[str], within_s: float) -> str:
-        raise SlurmError("Slurm accounting storage is disabled")
-
-    monkeypatch.setattr(query, "run_command", run)
-    assert ask_sacct(["1"]) == {}
-    assert ask_sacct([]) == {}
 
 
 def test_what_lies_before_and_after_the_ranks_is_no_training(results: Path, sacct: Known) -> None:

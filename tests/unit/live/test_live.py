@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -14,7 +13,6 @@ from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.live import status
 from ddp_ladder.live.screen import picture
 from ddp_ladder.live.status import MOST_NODES, LadderState, Reader
-from ddp_ladder.nodes.sampler import TAIL_BYTES, columns, last_sample
 from ddp_ladder.plan.plan import WitnessLimits
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, write_job_end
@@ -211,26 +209,3 @@ def test_a_run_of_an_earlier_job_is_not_running_and_one_that_ends_is_seen(tmp_pa
     shutil.rmtree(second.path)
     write_run(tmp_path, plan.jobs[1].runs[1], 2000.0).record.unlink()
     assert [run.phase for run in reader.read().scales[1].runs] == ["ended", "ended", "to do"]
-
-
-def test_runs_of_other_settings_are_to_do(tmp_path: Path) -> None:
-    plan = climb_to(tmp_path, ("1x1", "1x2"), "1x2")
-    changed = json.loads(json.dumps(plan.to_json()))
-    for run in (run for job in changed["jobs"] for run in job["runs"]):
-        run["seed"] += 1
-    write_json(tmp_path / "plan.json", changed)
-    state = Reader(tmp_path).read()
-    assert {run.phase for scale in state.scales for run in scale.runs} == {"to do"}
-    assert not state.gates
-
-
-def test_the_last_complete_sample(tmp_path: Path) -> None:
-    path = tmp_path / "node0.csv"
-    names = columns(fabric=False, gpus=8)
-    path.write_text(f"{','.join(names)}\n10.0,0.2")
-    assert last_sample(path) == {}
-    row = {"cpu_fraction": "0.25", "gpu0_busy_fraction": "0.92", "gpu0_throttle_reasons": "power+heat"}
-    lines = [",".join({**row, "time_s": f"{2.0 * k}"}.get(name, "") for name in names) for k in range(500)]
-    path.write_text("\n".join((",".join(names), *lines, "1000.0,0.9")))
-    assert path.stat().st_size > 3 * TAIL_BYTES
-    assert last_sample(path) == {"time_s": 998.0, "cpu_fraction": 0.25, "gpu0_busy_fraction": 0.92}

@@ -105,17 +105,6 @@ def test_a_validation_and_a_save_after_the_last_step(run: RunDirectory) -> None:
     assert (found["validation"], found["saving"], found["end"]) == (2.0, 1.0, 2.0)
 
 
-def test_a_validation_after_the_end_of_the_other_rank(run: RunDirectory) -> None:
-    """Rank 1, which is the slower one, has ended: the run goes on until rank 0 has validated."""
-    ended_s = write_loop(run, 0, steps_s=[STEP_S] * STEPS, end_s=6.0)
-    write_loop(run, 1, steps_s=[STEP_S + 1e-5] * STEPS, end_s=0.1)
-    end_run(run, ended_s)
-    last_s = (STEPS - 1) * STEP_S
-    edit_phases(run, 0, validations_s=[(last_s + 0.5, last_s + 5.5)])
-    found = owners(assemble(run))
-    assert (found["validation"], found["end"], found["launcher"]) == (5.0, 1.0, LAUNCH_S + 0.5)
-
-
 def test_a_gpu_that_is_behind_its_host_still_computes(run: RunDirectory) -> None:
     """The host launches 100 steps of 100 ms within 1 s and waits: that time is no end, and no pause."""
     for rank in (0, 1):
@@ -134,11 +123,6 @@ def test_time_that_nothing_explains_makes_the_figure_doubtful(run: RunDirectory,
     assert [remark.kind for remark in record.remarks] == [UNEXPLAINED] * remarks
     if remarks:
         assert "2.00 s of 17.0 s are unexplained" in record.remarks[0].measured
-
-
-def test_pauses_that_recur_have_one_remark(run: RunDirectory) -> None:
-    record = both(run, pauses=dict.fromkeys(range(10, 100, 10), ("nothing", 0.5)))
-    assert [remark.kind for remark in record.remarks] == ["whole loop"]
 
 
 @pytest.mark.parametrize("seed", range(40))

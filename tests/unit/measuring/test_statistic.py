@@ -125,11 +125,6 @@ def test_what_recurs_in_each_repeat_counts_though_no_run_shows_it_twice() -> Non
     assert statistic_of([blocks(ONE_SLOW), quiet, quiet]) == MEDIAN_OF_BLOCKS
 
 
-def test_repeats_of_different_speed_are_no_slow_steps() -> None:
-    fast, slow = blocks([1.0, 1.01, 0.99] * 4), blocks([1.5, 1.51, 1.49] * 4)
-    assert statistic_of([fast, fast, slow]) == MEDIAN_OF_BLOCKS
-
-
 @pytest.mark.parametrize("times_s", [[1.0], [1.0, 3.0], [1.0] * 12])
 def test_few_or_equal_blocks(times_s: list[float]) -> None:
     assert statistic_of([blocks(times_s)]) == MEDIAN_OF_BLOCKS
@@ -221,20 +216,6 @@ def test_a_slow_plateau_at_the_start_is_left_out(slow: int, steps: int, noise: f
         found = find(times)
         assert found.stable
         assert slow <= found.steps <= slow + 5
-
-
-def test_two_plateaus_are_left_out() -> None:
-    times = np.concatenate([[300.0], np.full(39, 3.0), np.full(20, 1.5), np.ones(140)])
-    found = find(times)
-    assert (found.steps, found.stable) == (60, True)
-
-
-@pytest.mark.parametrize("slow", [55, 80])
-def test_a_slow_plateau_of_most_of_the_run_is_not_steady(slow: int) -> None:
-    """It may be the training, and what is later a change of something else."""
-    times = noisy(100, 0.02, 1)
-    times[:slow] *= 5
-    assert (find(times).steps, find(times).stable) == (50, False)
 
 
 def test_what_recurs_is_no_warm_up() -> None:

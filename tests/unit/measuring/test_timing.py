@@ -22,12 +22,10 @@ from ddp_ladder.measuring.timing import (
 from ddp_ladder.records.raw_models import RankPhases
 from ddp_ladder.records.record import Rank
 from ddp_ladder.records.steps import Steps
-from ddp_ladder_instrument.contract import COLUMNS
 from make_records import make_rank, make_spec
-from make_runs import edit, edit_rank, read_steps, reassemble, write_run, write_steps
+from make_runs import edit, write_run, write_steps
 
 NO_WARMUP = Warmup(0, True)
-WAIT = COLUMNS.index("data_wait_s")
 
 
 def steps(times_s: list[float], samples: int = 8, padding: int = 0, wait_s: float = 0.0) -> Steps:
@@ -89,13 +87,6 @@ def test_the_intervals_ends_are_those_of_the_tables(count: int, outside: int) ->
     assert median_interval(values)[1:] == (1.0 + outside, count - outside)
 
 
-def test_percentiles_are_of_single_steps_of_the_slowest_rank() -> None:
-    fast, slow = [0.1] * 200, [0.2] * 180 + [0.9] * 20
-    _, timing = measure([steps(fast), steps(slow)], NO_WARMUP, [], None, 9.0)
-    assert (timing.step_time_s_p5, timing.step_time_s_p95, timing.exposed_comm_fraction) == (0.2, 0.9, None)
-    assert timing.step_time_s == pytest.approx((180 * 0.2 + 20 * 0.9) / 200)  # slow steps recur, so it is the mean
-
-
 @pytest.mark.parametrize(("growth", "count"), [(1.3, 600), (0.8, 600), (1.0, 600), (1.3, 30)])
 def test_drift_is_the_last_third_against_the_first(growth: float, count: int) -> None:
     times_s = np.repeat([0.1, 0.1 * np.sqrt(growth), 0.1 * growth], count // 3).tolist()
@@ -126,12 +117,6 @@ def test_every_match_of_every_line_counts(tmp_path: Path) -> None:
     )
     assert printed_rates(log, PATTERN) == (10, 20, 30.5, 31)
     assert printed_rates(tmp_path / "absent.log", PATTERN) == ()
-
-
-@pytest.mark.parametrize(("count", "warmup", "left"), [(1, 10, 1), (2, 10, 1), (10, 3, 7), (10, 0, 10), (9, 100, 5)])
-def test_at_most_half_is_warm_up(count: int, warmup: int, left: int) -> None:
-    rates = tuple(float(k) for k in range(1, count + 1))
-    assert log_figures(rates, warmup, 50, 9.0)[0].blocks_samples_per_s == rates[count - left :]
 
 
 def test_figures_are_medians_after_the_warm_up() -> None:
@@ -258,18 +243,6 @@ def test_the_whole_loop_has_the_longest_pause_and_no_rank_twice() -> None:
     assert f"{90 * 2 * BATCH / whole_s:.0f} samples/s, without" in remark.measured
 
 
-def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:
-    extra_s = np.zeros(STEPS)
-    extra_s[list(EVERY_16TH)] = 0.05
-    ended_s = 1e9 + np.cumsum(STEP_S + extra_s)
-    saves = tuple((end_s - STEP_S, end_s) for end_s in ended_s)  # in each step
-    phases = RankPhases(epoch_steps=(), validations_s=(), saves_s=saves)
-    samples, times_s = np.full(STEPS, BATCH), np.full(STEPS, STEP_S)
-    for known_s, remarks in ((ended_s, 1), (None, 0)):
-        steps = Steps(np.ones_like(samples), samples, 0 * samples, times_s, 0 * times_s, known_s)
-        assert len([*remark_on_loop(RATE, [(steps, phases)], warmup_steps=10)]) == remarks
-
-
 @pytest.mark.parametrize(
     ("gaps", "gap_s", "slow"),
     [((), 0.0, False), ((50,), 5.0, False), (EVERY_16TH, 0.01, False), (EVERY_16TH, 0.3, True)],
@@ -277,20 +250,3 @@ def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:
 )
 def test_what_needs_no_remark(gaps: Sequence[int], gap_s: float, slow: bool) -> None:
     assert judged(gaps, gap_s, slow=slow) is None
-
-
-@pytest.mark.parametrize(("workers", "fraction"), [(2, 0.8), (0, None)])
-def test_waits_for_workers_in_the_first_step_of_a_pass_are_told_apart(
-    tmp_path: Path, workers: int, fraction: float | None
-) -> None:
-    """Of 60 steps 10 are left out, and then four of 50 begin a pass."""
-    run = write_run(tmp_path, make_spec("1x1"))
-    rows = read_steps(run, 0)
-    for number, row in enumerate(rows, start=1):
-        row[WAIT] = "0.046" if number % 12 == 1 else "0.001"
-    write_steps(run, 0, rows)
-    phases = {"epoch_steps": [*range(1, 61, 12)], "validations_s": []}
-    edit_rank(run, 0, loader={"num_workers": workers}, phases=phases)
-    parts = reassemble(run).step
-    assert parts is not None
-    assert parts.begin_wait_fraction == (fraction and pytest.approx(fraction))

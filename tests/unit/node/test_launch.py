@@ -108,19 +108,6 @@ def test_the_whole_environment() -> None:
     }
 
 
-def test_a_rank_that_the_instrument_does_not_watch_shows_where_it_stood_when_a_signal_ended_it() -> None:
-    name = "PYTHONFAULTHANDLER"
-    assert environment(make_spec(instrument=False))[name] == "1"
-    assert environment(make_spec(instrument=False, env={name: ""}))[name] == ""
-
-
-def test_nccl_writes_its_warnings_to_a_file_for_each_process() -> None:
-    spec = make_spec(device="cuda", backend="nccl")
-    percent = node_environment(spec, Places(Path("/"), Path("/a%h/r1")), {}, Path("run.json"), "lo", 0.0)
-    assert (percent["NCCL_DEBUG"], percent["NCCL_DEBUG_FILE"]) == ("WARN", "/a%%h/r1/nodes/nccl.%h.%p.log")
-    assert not {"NCCL_DEBUG", "NCCL_DEBUG_FILE"} & environment(make_spec(device="cuda", backend="gloo")).keys()
-
-
 def test_the_users_environment_wins_over_ours_and_ours_over_snakemakes() -> None:
     ours = environment(make_spec(threads_per_rank=2), CUDA_VISIBLE_DEVICES="2", **dict.fromkeys(THREAD_VARIABLES, "64"))
     assert (ours["OMP_NUM_THREADS"], ours["CUDA_VISIBLE_DEVICES"]) == ("2", "")  # a CPU site hides the GPUs

@@ -104,13 +104,6 @@ def test_random_work_of_each_rank_and_step_is_imbalance_beyond_its_mean(ranks: i
     is_split(found, "varying", found.imbalance_s, COMPUTE_S + random_s.mean())
 
 
-@pytest.mark.parametrize("every", [10, 16])
-def test_a_stall_of_all_ranks_is_no_imbalance_and_its_phase_does_not_matter(every: int) -> None:
-    for phase in (0, every // 2):
-        found = split(slow_on(lambda rank, step, at=phase: every * (step % every == at), 4))  # type: ignore[misc]
-        is_split(found, None, 0.0, COMPUTE_S + SLOW_S)
-
-
 def test_a_checkpoint_of_one_rank_is_occasional() -> None:
     """To leave out its node would not help: another rank would write it."""
     rank, step = np.meshgrid(np.arange(2), np.arange(STEPS), indexing="ij")
@@ -149,23 +142,6 @@ def test_a_wait_that_collects_on_one_loader(
     assert found.data_wait_s == pytest.approx(data_s, abs=3e-4)
     assert found.imbalance_data_s == pytest.approx(imbalance_s, abs=3e-4)
     is_split(found, kind, imbalance_s)
-
-
-@pytest.mark.parametrize("prefetch", [True, False])
-def test_loaders_that_take_turns(prefetch: bool) -> None:
-    """With workers they hide what varies; without, the time for a batch varies as other work does."""
-    waits_s = np.random.default_rng(1).exponential(SLOW_S, (2, STEPS))
-    found = split(constant(2), waits_s, loaders=LoaderSpeeds(prefetch=prefetch, batch_s=(0.01, 0.01)))
-    longest_s, mean_s = waits_s.max(axis=0).mean(), waits_s.mean()
-    assert found.data_wait_s == pytest.approx(longest_s if prefetch else mean_s, rel=0.02)
-    is_split(found, "varying", 0.0 if prefetch else longest_s - mean_s)
-
-
-def test_slow_steps_count_as_often_as_they_are_although_few_are_timed() -> None:
-    compute_s = slow_on(lambda rank, step: 10 * (step % 10 == 3), 2)
-    timed = np.arange(STEPS) % 7 == 2
-    assert timed[3::10].sum() == 2  # 23 timed steps would have 2.3
-    is_split(split(compute_s, timed=timed), None, 0.0, COMPUTE_S + SLOW_S)
 
 
 def test_on_a_gpu_only_the_wait_that_the_gpu_does_not_work_through_counts() -> None:

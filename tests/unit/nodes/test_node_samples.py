@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from ddp_ladder.nodes.usage import Span, StepTimes, Timeline, parse_samples, timeline
+from ddp_ladder.nodes.usage import StepTimes, Timeline, parse_samples, timeline
 from make_usage import BEGIN_S, make_monitor_file, make_samples, make_timeline, samples_text
 
 
@@ -37,27 +37,6 @@ def test_validation_and_the_time_between_epochs() -> None:
     ]
 
 
-def test_short_interruptions_are_no_spans() -> None:
-    short = [(k, k + 0.01) for k in range(20, 80)]
-    assert spans(make_timeline(validations_s=short)) == spans(make_timeline())
-
-
-@pytest.mark.parametrize("steps", [None, StepTimes(np.empty(0), np.empty(0), 10)])
-def test_a_run_without_known_steps_is_one_span(steps: StepTimes | None) -> None:
-    found = timeline(BEGIN_S, BEGIN_S + 5, steps)
-    assert found.spans == (Span("run", BEGIN_S, BEGIN_S + 5),)
-
-
-def test_fewer_steps_than_the_warm_up() -> None:
-    assert [phase for phase, *_ in spans(make_timeline(warmup_steps=10_000))] == ["start-up", "warm-up", "end"]
-
-
-def test_a_clock_that_was_set_back() -> None:
-    ends_s = BEGIN_S + np.array([10.0, 11, 5, 12])
-    found = timeline(BEGIN_S, BEGIN_S + 4, StepTimes(ends_s, np.ones(4), 1))
-    assert spans(found) == [("start-up", 0, 10), ("training", 10, 12)]
-
-
 def test_samples_that_are_measured_training() -> None:
     """Samples of 2 s: the one that ends at 8 s is half of warm-up, that at 18 s three quarters of training."""
     found = make_timeline(20, 1.0, startup_s=5, warmup_steps=3)
@@ -77,14 +56,6 @@ def test_columns_of_node_and_gpus() -> None:
     assert read.gpus[1].columns["power_w"].tolist() == [340.0] * 3
     assert read.gpus[1].throttle_reasons == ((), ("power_cap", "thermal"), None)
     assert not any(name.startswith("gpu") for name in read.columns)
-
-
-def test_an_unknown_value_is_nan() -> None:
-    about = make_monitor_file(gpu_count=1)
-    read = parse_samples(samples_text(about, 2, cpu_fraction=["", 0.5]), about)
-    assert np.isnan(read.column("cpu_fraction")).tolist() == [True, False]
-    assert np.isnan(read.gpus[0].columns["energy_j"]).all()  # its cells are empty
-    assert np.isnan(read.column("fabric_sent_bytes_per_s")).all()  # the column is absent
 
 
 def test_a_cut_last_line_is_left_out_and_a_header_is_no_sample() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import read_json
 from ddp_ladder.nodes import sampler as sampling
-from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler, columns, ports, shown
+from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler, columns, ports
 from ddp_ladder.plan.plan import Job
 from ddp_ladder.platform.accelerators import Gpus, Value
 from make_files import write_files
@@ -113,21 +113,6 @@ def test_a_monitor_that_cannot_open_or_write_fails_nothing(tmp_path: Path) -> No
     (tmp_path / "samples.csv").mkdir()
     end = monitor(tmp_path, lo()).end()
     assert (end.samples, "IsADirectoryError" in str(end.error)) == (0, True)
-
-
-def test_how_values_are_written() -> None:
-    assert shown("time_s", 1795357452.26371) == "1795357452.2637"
-    assert shown("network_sent_bytes_per_s", 1090.4) == "1090"
-    assert shown("gpu0_throttle_reasons", "power_cap+thermal") == "power_cap+thermal"
-    assert shown("gpu0_power_w", None) == ""
-
-
-def test_the_busy_fractions_are_those_of_the_usable_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling.psutil, "cpu_percent", lambda percpu: [100.0, 30.0, 0.0])
-    sampler = lo()()
-    sampler.cpus = {0, 1, 5000}
-    assert sampler._of_cpus(2.0) == {"cpu_fraction": 0.65, "cpu_busiest_fraction": 1.0}
-    assert sampler._of_cpus(0.0) == {}, "the first sample, and one at the end just after another"
 
 
 def test_rates_of_counters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import result_table
 from ddp_ladder.common.files import write_json
-from ddp_ladder.common.messages import BEHIND_PIPE
 from ddp_ladder.plan import short_runs as fits
 from ddp_ladder.plan.plan import Plan, make_plan
-from ddp_ladder.plan.short_runs import Fit, Trial, choice, fit_file, fit_of, fit_text, planned, search
+from ddp_ladder.plan.short_runs import Fit, Trial, choice, fit_file, fit_of, planned, search
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.keys import Settings
 from pydantic import TypeAdapter
@@ -147,35 +145,3 @@ def test_a_trial_lasts_a_few_seconds_by_the_step_time_of_those_before() -> None:
     assert steps(1e-6) == 10 + 1000
     assert steps(0.03, max_steps=50) == 50
     assert steps(min_steps=200) == 210
-
-
-def test_the_table_has_a_row_for_each_batch_and_the_rule() -> None:
-    text = "\n".join(fit_text(written(Path("results"), searched())))
-    assert "96      1,000" in text
-    assert "out of memory" in text
-    assert "Chosen: 96 per GPU, the smallest batch within 3 % of the best throughput that leaves 10 % of" in text
-    assert "512 did not fit (CUDA out of memory: no 2 GiB left)" in text
-    assert "the end of the range" not in text
-
-
-def test_a_choice_at_the_end_of_the_range_says_so() -> None:
-    fit = written(Path("results"), searched())
-    for chosen, at_the_end in ((512, True), (256, False)):
-        whole = fit.replace(trials=(trial(256, 800), trial(512, 1e3)), chosen=chosen)
-        assert ("the end of the range, and larger ones may be faster: raise `to`" in whole.rule) == at_the_end
-
-
-def test_the_table_and_the_rule_fit_a_terminal_of_80_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(BEHIND_PIPE, "80")
-    written(Path("results"), searched())
-    assert result_table.main(["fit", str(fit_file(Path("results"), "1x1"))]) == 0
-    shown = capsys.readouterr().out
-    assert "512 did not fit" in " ".join(shown.split())
-    assert max(map(len, shown.splitlines())) <= 80
-
-
-def test_auto_is_a_range_too() -> None:
-    auto, wanted = {"batch_per_gpu": "auto"}, {"batch_per_gpu": {"from": 8, "to": 4096, "headroom_percent": 10}}
-    assert make_plan(settings(workload=auto)) == make_plan(settings(workload=wanted))

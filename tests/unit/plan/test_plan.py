@@ -4,14 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
-from ddp_ladder.analysis.comparison import beyond_chance, paired
-from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.plan.plan import Plan, RunSpec, balanced, make_plan
+from ddp_ladder.plan.plan import Plan, RunSpec, make_plan
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.keys import Experiment, Network, Node, Settings, Site, Slurm, Software
-from ddp_ladder.settings.terms import Scale, interface_on
+from ddp_ladder.settings.terms import Scale
 
 STAGES: dict[str, Any] = {
     "stage1": {"scales": ["1x1"], "runtime": 10},
@@ -46,14 +43,6 @@ def test_ranks_are_bound_near_their_gpus_where_the_job_has_whole_nodes() -> None
     assert {run.numa_binding for run in make_plan(on_cpus).runs} == {None}
 
 
-def test_units_are_part_of_the_plan_and_of_no_run() -> None:
-    carbon = {"grams_co2_per_kwh": 220, "source": "grid"}
-    site = {"hours": {"name": "node h", "per_node_hour": 1}, "carbon": carbon}
-    plan, without = make_plan(settings(site=site, workload={"tokens_per_sample": 2048})), make_plan(settings())
-    assert plan.units.model_dump(exclude_none=True) == {"tokens_per_sample": 2048, **site}
-    assert [run.hash for run in plan.runs] == [run.hash for run in without.runs]
-
-
 def test_stages_and_jobs() -> None:
     plan = make_plan(settings())
     assert plan.stages == ("stage1", "stage2", "stage3")
@@ -64,12 +53,6 @@ def test_stages_and_jobs() -> None:
     assert plan.gates["stage3"].min_samples_per_s == 5.0
     with pytest.raises(KeyError, match="3x3"):
         plan.job(Scale(3, 3))
-
-
-def test_a_site_without_stage_2_goes_from_1_to_3() -> None:
-    plan = make_plan(settings(stages={**STAGES, "stage2": None}))
-    assert plan.stages == ("stage1", "stage3")
-    assert plan.stage_before("stage3") == "stage1"
 
 
 def from_1x2(**changes: Any) -> Settings:
@@ -88,13 +71,6 @@ def test_a_ladder_that_starts_at_two_gpus() -> None:
     assert [(run.batch_per_gpu, run.global_batch) for run in runs] == [(64, 128), (16, 128), (64, 512)]
     assert [run.lr for run in runs] == pytest.approx([0.1, 0.1, 0.4])
     assert "plain" in {run.variant for run in make_plan(settings()).runs}
-
-
-def test_one_process_has_no_run_where_the_ladder_starts_at_several_nodes() -> None:
-    scales = {"stage1": {"scales": ["2x2"]}, "stage3": {"scales": ["2x4"]}}
-    ladder = Ladder.of(settings(stages=scales, variants={"default": {}, "dp": {"launcher": "python"}}))
-    assert {run.variant for run in ladder.plan.runs} == {"default"}
-    assert not any("/dp/" in pattern for pattern in ladder.record_patterns("stage1"))
 
 
 @pytest.mark.parametrize(("rule", "growth"), [("linear", 8), ("sqrt", math.sqrt(8)), ("none", 1)])
@@ -161,19 +137,6 @@ def test_the_order_of_a_repeat_is_mirrored_by_the_next_and_then_rotated() -> Non
     assert first[4:8] == ["plain/weak/r1", "plain/strong/r1", "plain/strong/r2", "plain/weak/r2"]
 
 
-@pytest.mark.parametrize(("items", "repeats"), [(2, 3), (3, 4), (5, 8)])
-def test_a_steady_drift_makes_no_false_winner(items: int, repeats: int) -> None:
-    """Identical variants, 1 % slower with each run. In a fixed order 11 to 100 % of these ladders had a winner."""
-    random = np.random.default_rng(items * repeats)
-    orders = [balanced(range(items), repeat) for repeat in range(1, repeats + 1)]
-    place = np.array([[place * items + order.index(k) for k in range(items)] for place, order in enumerate(orders)])
-    winners = 0
-    for noise in random.normal(0, 0.01, (400, repeats, items)):
-        rates = np.exp(noise - 0.01 * place)
-        winners += any(beyond_chance([paired(rates[:, k], rates[:, 0]) for k in range(1, items)]))
-    assert winners / 400 <= 0.05
-
-
 def test_a_variant_overrides_the_site_and_adds_to_the_workload() -> None:
     ring = {
         "launcher": "srun", "network": {"backend": "gloo", "interface": "ib1"}, "args": ["--amp", "{backend}"],
@@ -206,12 +169,6 @@ def test_what_follows_from_the_node(
     assert (plan.jobs[0].cpus, plan.jobs[0].memory_mb, plan.jobs[0].gres) == (max(1, cpus // 4), None, None)
 
 
-def test_samples_per_step_are_multiplied_out() -> None:
-    runs = make_plan(settings(workload={"samples_per_step": "{batch_per_gpu} * {world_size}*3"})).runs
-    assert {(run.world_size, run.samples_per_step) for run in runs} == {(1, 192), (2, 384), (4, 768), (8, 1536)}
-    assert {run.samples_per_step for run in make_plan(settings()).runs} == {None}
-
-
 GLOO = {"backend": "gloo", "interface": "ib0", "env": {"A": "1"}}
 # Keys with another value, by section, each of which changes what is measured.
 CHANGES: dict[str, dict[str, Any]] = {
@@ -237,11 +194,6 @@ NO_CHANGES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def test_flops_are_counted_at_the_first_scale_only() -> None:
-    assert {str(run.scale) for run in make_plan(settings()).runs if run.count_flops} == {"1x1"}
-    assert not any(run.count_flops for run in make_plan(settings(measure={"count_flops": False})).runs)
-
-
 def hashes(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The hash of 1x4 with each of these values alone."""
     beside = {"measure": {"warmup_steps": 10}, "stages": STAGES}  # as without a change
@@ -258,20 +210,6 @@ def test_the_hash_changes_with_all_that_is_measured_and_nothing_else() -> None:
     assert len({*others, *same}) == len(others) + 1
     unlike = (settings(repeats=5), settings(results="elsewhere"), settings(variants={"default": {}, "b": {}}))
     assert {run_of(make_plan(given), "default/weak/1x4/r1").hash for given in unlike} == {*same}
-
-
-def test_the_data_are_shown_in_the_container() -> None:
-    container = {"image": "a.sif", "binds": ["/data:/data", "/scratch"]}
-    site = {"software": {"python": "python3", "container": container}}
-    runs = make_plan(settings(site=site, workload={"data_dir": "data/digits"})).runs
-    assert {run.container and run.container.binds for run in runs} == {("/data:/data", "/scratch", "data/digits")}
-
-
-def test_an_interface_of_each_node() -> None:
-    interface = {"node01": "eth0", "node02": "eth1"}
-    run = make_plan(settings(site={"network": {"interface": interface}})).runs[0]
-    assert [interface_on(run.interface, node) for node in ("node01", "node02", "node03")] == ["eth0", "eth1", "auto"]
-    assert interface_on("ib0", "node01") == "ib0"
 
 
 @pytest.mark.parametrize(

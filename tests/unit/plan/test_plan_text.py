@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import runs_to_do, witnesses_to_do
 from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.load import load_settings
 from make_runs import write_ladder
 
@@ -22,10 +20,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "shipped_plan.txt"
 def climbed(tmp_path: Path) -> Plan:
     """A finished ladder; its plan knows where."""
     return replace(write_ladder(tmp_path), results=str(tmp_path))
-
-
-def shown(plan: Plan, stages: Sequence[str]) -> str:
-    return plan_text(plan, stages, runs_to_do(plan, RunRecords(Path(plan.results))))
 
 
 def to_do(text: str) -> list[tuple[str, str, str]]:
@@ -50,31 +44,6 @@ def test_a_ladder_that_starts_above_one_gpu_says_so(climbed: Plan) -> None:
     first = replace(climbed.jobs[1], stage="stage1", runs=runs)
     text = plan_text(Plan("here", "r", (first,), climbed.gates), ("stage1",), {})
     assert "The ladder starts at 1x2: efficiencies are against it, and the plain baseline, of one GPU, is left " in text
-
-
-def test_finished_runs_are_not_to_do(climbed: Plan) -> None:
-    text = shown(climbed, climbed.stages)
-    assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "0", "0.00"), ("2x1", "0", "0.00")]
-    assert "At most 0.00 process hours from here" in text
-
-
-def test_failed_and_missing_runs_are_to_do(climbed: Plan) -> None:
-    runs = Path(climbed.results, "runs", "default", "weak")
-    (runs / "1x2" / "r1" / "ended.json").unlink()
-    (runs / "2x1" / "r1" / "run.json").unlink()
-    (runs / "2x1" / "r2" / "ranks" / "rank0.steps").write_text("")
-    text = shown(climbed, climbed.stages)
-    assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "1", "0.67"), ("2x1", "2", "0.67")]
-    assert "At most 1.33 process hours from here" in text
-
-
-def test_gates_and_learning_rates_in_words(climbed: Plan) -> None:
-    thresholds = GateThresholds(min_efficiency=0.85, min_samples_per_s=1200.0, max_data_wait_fraction=0.1)
-    text = shown(replace(climbed, gates={"stage1": thresholds, "stage2": GateThresholds()}), ("stage1", "stage2"))
-    wanted = "efficiency at least 85 %, at least 1,200 samples/s, data wait at most 10 %"
-    assert f"stage1 passes its gate with sane runs and {wanted}\nstage2 passes its gate with sane runs\n" in text
-    assert "learning rate" not in text
-    assert "2 (default; weak; 2 " in text
 
 
 def test_each_variant_has_its_command_once_and_one_without_the_batch_is_named(climbed: Plan) -> None:

@@ -3,33 +3,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ddp_ladder.node.launch import INSTRUMENT, Places, node_environment, processes
-from ddp_ladder.platform.launchers import LAUNCHERS, TORCHRUN, Rendezvous
+from ddp_ladder.node.launch import INSTRUMENT, Places, processes
+from ddp_ladder.platform.launchers import LAUNCHERS, Rendezvous
 from make_records import make_spec
 
 MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)
 PLACES = Places(Path("/project"), Path("/project/results/runs/default/weak/1x2/r1"))
 SCRIPT = (str(INSTRUMENT), "workflow/workloads/mnist.py", "--batch-size", "64")
-
-
-def torchrun_line(node_rank: int, shape: tuple[int, int]) -> tuple[str, ...]:
-    nodes, gpus = shape
-    options = (
-        f"-m torch.distributed.run --nnodes={nodes} --node-rank={node_rank} --nproc-per-node={gpus} --max-restarts=0 "
-        "--rdzv-backend=static --rdzv-id=job7.1.default.weak --rdzv-conf=timeout=300 --master-addr=10.0.0.1 "
-        "--master-port=20123 --"
-    )
-    return (str(TORCHRUN), str(PLACES.run / f"nodes/failed{node_rank}.json"), *options.split(), *SCRIPT)
-
-
-def test_torchrun_on_one_node_and_on_two() -> None:
-    (process,) = processes(make_spec("1x2"), PLACES, 0, MEET)
-    assert process.argv == (sys.executable, *torchrun_line(0, (1, 2)))
-    assert process.env == {"PET_LOG_DIR": str(PLACES.run / "nodes/torchrun0")}
-    assert processes(make_spec("1x2", env={"PET_TEE": "3"}), PLACES, 0, MEET)[0].env == {}  # torchrun's logs stay
-    for node_rank in (0, 1):
-        (process,) = processes(make_spec("2x1", python="/opt/python"), PLACES, node_rank, MEET)
-        assert process.argv == ("/opt/python", *torchrun_line(node_rank, (2, 1)))
 
 
 def test_torchrun_waits_longer_for_more_nodes() -> None:
@@ -66,29 +46,6 @@ def test_without_slurm_each_process_gets_the_variables_of_srun() -> None:
     assert not any("SLURM_JOB_ID" in env for env in of_mpi)
     torchrun = make_spec("2x2", launcher="torchrun")
     assert "SLURM_PROCID" not in processes(torchrun, PLACES, 0, MEET, (), ("laptop", "laptop"))[0].env
-
-
-def test_torchrun_runs_inside_the_container() -> None:
-    container = {"image": "/images/a b.sif", "args": ["--env", "A=$(x)"]}
-    spec = make_spec("1x2", device="cuda", python="/opt/python", container=container)
-    (process,) = processes(spec, PLACES, 0, MEET, ("/project", "/a:/b:ro"))
-    engine = ("apptainer", "exec", "--nv", "--bind", "/project", "--bind", "/a:/b:ro", "--env", "A=$(x)")
-    assert process.argv == (*engine, "/images/a b.sif", "/opt/python", *torchrun_line(0, (1, 2)))
-
-
-def test_torchrun_binds_ranks_near_their_gpus() -> None:
-    (process,) = processes(make_spec("1x2", device="cuda", numa_binding="exclusive"), PLACES, 0, MEET)
-    (place,) = [place for place, word in enumerate(process.argv) if word == "--numa-binding=exclusive"]
-    assert process.argv[place - 1] == "--nproc-per-node=2"
-
-
-def test_the_plain_baseline_is_the_script_alone() -> None:
-    spec = make_spec("1x1", variant="plain", launcher="python")
-    (process,) = processes(spec, PLACES, 0, MEET)
-    assert process.argv == (sys.executable, *SCRIPT)
-    assert process.env == {}
-    variables = node_environment(spec, PLACES, {"HOME": "/home/me"}, Path("/run.json"), "lo", 0.0)
-    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(variables)
 
 
 def test_mpirun_starts_the_agents_through_daemons_with_the_jobs_options() -> None:

@@ -132,13 +132,6 @@ def test_nodes_that_are_smaller_than_described_are_one_problem_with_their_shape_
         assert (problem.next or "").startswith(f"set {keys}, or change slurm.partition; ")
 
 
-def test_a_job_for_a_reservation_that_has_not_begun_only_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_on_path(monkeypatch, tmp_path, sbatch=f"echo '{FAILURE} Invalid time specified' >&2; exit 1")
-    admission = asked(tmp_path, reservation="later")
-    assert admission.refused == ()
-    assert "the reservation has not begun" in admission.waits[0].what
-
-
 @pytest.mark.parametrize(
     ("scale", "slurm", "waits", "text"),
     [  # gpu has 6 nodes, of which 3 are up; debug has 2, both up

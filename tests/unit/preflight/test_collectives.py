@@ -11,17 +11,15 @@ import torch
 from ddp_ladder.preflight.collectives import (
     bandwidth_findings,
     fit,
-    matrix_rates,
     networks_used,
     transport_findings,
     transports,
-    untested_pairs,
 )
 from ddp_ladder.preflight.result import PairRow, SizeRow
 from ddp_ladder.settings.terms import Transport
 from ddp_ladder_instrument.slow_settings import REMOVE
-from ddp_ladder_probe import collectives, matrix_rate
-from ddp_ladder_probe.collectives import CHUNK, KINDS, MIB, WEIGHTS, fill, pair_size, wrong_elements
+from ddp_ladder_probe import collectives
+from ddp_ladder_probe.collectives import CHUNK, KINDS, MIB, WEIGHTS, fill, wrong_elements
 from make_records import make_spec
 
 
@@ -68,14 +66,6 @@ def test_between_gpus_more_sizes_are_checked_in_more_rounds(
     assert said[0] == "1,048,576 bytes of int64, round 1: 131072 of 131072 elements are wrong"
 
 
-def test_a_pair_exchanges_what_all_ranks_exchange_quickly() -> None:
-    assert (
-        pair_size([{"bytes": 4096, "time_s": 0.001}, {"bytes": 16384, "time_s": 0.2}, {"bytes": 65536, "time_s": 1.0}])
-        == 16384
-    )
-    assert pair_size([]) == 4096
-
-
 def size(count: int, time_s: float) -> SizeRow:
     return SizeRow(bytes=count, time_s=time_s, busbw_gb_per_s=count / time_s / 1e9)
 
@@ -93,21 +83,6 @@ def ring(*busbw_gb_per_s: float | None, alone: Mapping[int, float] = {}) -> list
         )
         for k, (name, rate) in enumerate(zip(names, busbw_gb_per_s, strict=True))
     ]
-
-
-def test_the_matrix_rate_is_that_of_a_product() -> None:
-    before = torch.get_float32_matmul_precision()
-    found = dict(matrix_rate.rates(torch.device("cpu")))
-    assert torch.get_float32_matmul_precision() == before
-    assert {"fp32"} <= {*found} <= {"fp32", "bf16"}
-    assert 1e-4 < found["fp32"] < 100  # TFLOP/s of any CPU
-
-
-def test_the_matrix_rate_of_a_scale_is_the_median_of_its_ranks() -> None:
-    rates = ({"fp32": 10.0, "bf16": 90.0}, {"fp32": 12.0}, {"fp32": 13.0, "bf16": 90.0})
-    ranks: list[Any] = [SimpleNamespace(matrix_tflop_per_s=each) for each in rates]
-    assert matrix_rates(ranks) == {"fp32": 12.0}  # a rank that did not measure bf16 leaves no rate of all
-    assert matrix_rates([]) == {}
 
 
 def test_a_bandwidth_that_the_largest_size_contradicts_is_not_fitted() -> None:
@@ -153,14 +128,6 @@ def test_low_bandwidth(least: float | None, pairs: list[PairRow], severity: str 
     assert [finding.severity for finding in found] == ([severity] if severity else [])
     assert all(said in finding.measured for finding in found)
     assert not list(bandwidth_findings(make_spec("1x4"), least, ROWS, [], ["node0"]))  # it is for several nodes
-
-
-def test_pairs_that_were_not_tested_are_named_and_counted() -> None:
-    assert not list(untested_pairs(ring(1, 1, 1)))
-    (found,) = untested_pairs(ring(1, None, *[None] * 94))
-    assert found.severity == "warning"
-    named = "node1 and node2, node2 and node3, node3 and node4, node4 and node5, node5 and node6"
-    assert found.measured == f"95 of 96 pairs of neighbouring nodes not tested: {named} and 90 more"
 
 
 # Captured lines of NCCL: nodes with H100 and InfiniBand, EFA, Ethernet, and a single node.

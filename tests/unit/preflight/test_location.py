@@ -22,14 +22,13 @@ from ddp_ladder.preflight.collectives import (
 )
 from ddp_ladder.preflight.directory import unfinished
 from ddp_ladder.preflight.nodes import node_findings
-from ddp_ladder.preflight.result import finding_line, is_of_hardware, locate, most_at_once
+from ddp_ladder.preflight.result import finding_line, is_of_hardware, most_at_once
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder_instrument.contract import LATE, OVER_PAIRS
 from ddp_ladder_probe.pairs import checks, neighbours
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_preflight import GPU, JOB, agent_end, gpus_facts, node_facts, probe_rank, run_file
+from make_preflight import JOB, agent_end, node_facts, probe_rank, run_file
 from make_records import make_spec
 
 A_NODE = 4  # ranks
@@ -108,14 +107,6 @@ def test_what_is_slow_is_named_and_nothing_else(world: Any) -> None:
         assert all(hostlist(f"jwb{k:04}" for k in sorted(group)) in between for group in (off, on))
 
 
-def test_the_cost_is_that_of_the_links() -> None:
-    """A star of which no link works, and a ring in which every fourth node is broken."""
-    nodes = 100_000
-    assert locate({(0, k): False for k in range(1, nodes)}).nodes == (0,)
-    ring = {(k, k + 1): k // 2 % 2 == 0 for k in range(nodes)}
-    assert locate(ring).nodes == tuple(range(3, nodes, 4))
-
-
 # --- Nodes that do not reach the head.
 
 
@@ -144,19 +135,6 @@ def node_judged(nodes: int, changes: dict[int, dict[str, Any]]) -> tuple[Finding
     }
     job = ScaleJob("stage3", Scale(nodes, 2), 20, (), cpus=4, slurm=Slurm())
     return node_findings(make_spec(f"{nodes}x2", device="cuda"), job, facts)
-
-
-def test_what_every_node_says_with_other_figures_is_one_finding() -> None:
-    nodes = 1024
-    own = {
-        k: {"gpus": gpus_facts(*(GPU.replace(index=g, uuid=f"{k}-{g}", memory_used_mib=2000.0 + k) for g in (0, 1)))}
-        for k in range(nodes)
-    }
-    (found,) = node_judged(nodes, own)
-    assert found.place == "jwb[0000-1023]"
-    assert found.measured.endswith("(jwb0000) and 2,046 more")
-    assert len(found.model_dump_json()) < 600
-    assert len(finding_line(found)) < 400
 
 
 # --- Ranks: silent nodes, other versions.
@@ -217,26 +195,6 @@ def test_another_software_is_no_broken_node(world: Any) -> None:
     (found,) = identity_findings(spec, known, names(nodes))
     assert (found.kind, found.place) == ("software", place(odd))
     assert not is_of_hardware(found)
-
-
-def test_four_ranks_on_one_device_of_each_node_are_one_finding() -> None:
-    spec = make_spec(f"1024x{A_NODE}")
-    (found,) = identity_findings(spec, ranks(spec), names(1024))
-    assert found.place == "jwb[0000-1023]"
-    assert found.measured == (
-        "ranks 0-3 share one device of jwb0000: cpu:0; ranks 4-7 share one device of jwb0001: cpu:0 and 1,022 more"
-    )
-    assert len(found.model_dump_json()) < 500
-    assert len(finding_line(found)) < 400
-
-
-def test_both_nodes_of_each_pair_that_hangs_are_named() -> None:
-    spec = make_spec(f"1024x{A_NODE}")
-    late = f"{LATE} 60 s"
-    known = ranks(spec, doing=lambda _: OVER_PAIRS, error=lambda _: late, step=lambda k: 8 if k in (511, 512) else 9)
-    (found,) = unfinished(run_file(spec, Path("/results/preflight/x")), names(1024), known, [], [])
-    assert (found.kind, found.place) == ("link", "jwb[0511-0512]")
-    assert found.measured.startswith("ranks 2044-2051 are still all-reducing over pairs of nodes after 60 s")
 
 
 @pytest.mark.parametrize(

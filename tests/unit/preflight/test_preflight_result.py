@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import PreflightResult, by_scale, outcome, read_result, result_of
-from ddp_ladder.records.raw_models import FailedRank, read_run_file
 from ddp_ladder.settings.keys import Preflight
-from make_preflight import BYTES_PER_S, LATENCY_S, STARTED_AT_S, agent_end, probe_rank, write_preflight, write_result
+from make_preflight import BYTES_PER_S, LATENCY_S, probe_rank, write_preflight, write_result
 from make_records import make_plan_of, make_specs
 from result_table import long_text
 
@@ -157,24 +156,6 @@ def test_a_rank_of_another_job_counts_as_missing(tmp_path: Path) -> None:
     assert found.failure.wanted == "4 ranks done within 60 s (preflight.timeout_s)"
 
 
-def test_a_killed_rank_comes_before_an_ambiguous_line_of_another(tmp_path: Path) -> None:
-    timed_out = "torch.distributed.DistNetworkError: The client socket has timed out after 8000ms while trying to "
-    waits = {"doing": "joining the process group", "step": 3, "error": f"{timed_out}connect to (10.0.0.1, 29501)."}
-    file = write_preflight(tmp_path, JOB, rank1=None, rank2=waits)
-    assert "rank 0 could not be reached" in read_result(file).findings[0].measured
-    found = _failed_rank_1(tmp_path, -9, "SIGKILL")
-    assert found.failure is not None
-    assert (found.failure.place, found.failure.measured) == ("node1", "rank 1 was ended by SIGKILL")
-
-
-def test_of_missing_ranks_the_one_that_failed_by_itself_is_named(tmp_path: Path) -> None:
-    write_preflight(tmp_path, JOB, rank0=None, rank1=None)
-    found = _failed_rank_1(tmp_path, 9, None)
-    assert found.failure is not None
-    what = "no report came from rank 1 on node1, which ended with exit code 9"
-    assert (found.failure.place, found.failure.measured) == ("node1", what)
-
-
 @pytest.mark.parametrize(
     ("said", "place", "named"),
     [
@@ -195,24 +176,3 @@ def test_the_node_that_slurm_names_is_named_and_else_all(tmp_path: Path, said: s
     assert found.failure.place == place
     assert named in found.failure.measured
     assert f"slurm.exclude: {place}" in found.failure.next or not place
-
-
-def _failed_rank_1(results: Path, exit_code: int, signal: str | None) -> PreflightResult:
-    failed = FailedRank(rank=1, local_rank=1, pid=7, exit_code=exit_code, ended_at_s=STARTED_AT_S + 5, signal=signal)
-    run = read_run_file(RunDirectory(results / "preflight/2x2"))
-    end = agent_end(run, exit_code=1, failed_ranks=(failed,))
-    write_json(results / "preflight/2x2/nodes/node0.json", end.model_dump())
-    return write_result(results, JOB)
-
-
-@pytest.mark.parametrize(("logs", "seen"), [(1, ("NET/IB", "P2P/CUMEM")), (40, ("P2P/CUMEM",))])
-def test_of_many_logs_of_nccl_less_of_each_is_read(tmp_path: Path, logs: int, seen: tuple[str, ...]) -> None:
-    """Each has a channel at its begin, and another one after 3 MiB."""
-    folder = write_preflight(tmp_path, JOB).with_suffix("") / "nccl"
-    folder.mkdir()
-    for k in range(logs):
-        with (folder / f"node1.{k}.log").open("wb") as log:
-            log.write(b"node1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n")
-            log.seek(3 * 1024**2)
-            log.write(b"\nnode1:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0\n")
-    assert write_result(tmp_path, JOB).transport == seen

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.start import warnings_before_runs
 from ddp_ladder.common.messages import Problem
-from ddp_ladder.settings.checks import PREFIXES, SHELL, check_variables, known_names
+from ddp_ladder.settings.checks import SHELL, check_variables
 from ddp_ladder.settings.load import Sources
 from ddp_ladder_instrument.slow_settings import REMOVE
 
@@ -97,12 +96,6 @@ def test_names_with_their_advice(files: Files) -> None:
     assert {name: text for name, text in found.items() if (NAMES[name or ""] or "") not in (text or "")} == {}
 
 
-def test_the_list_is_in_order() -> None:
-    names = [*known_names()]
-    assert names == sorted({*names})
-    assert all(name.startswith(("RCCL_", "UCC_", *PREFIXES)) for name in names)
-
-
 def test_a_warning_names_file_line_and_key(files: Files) -> None:
     files.write("{NCCL_IB_ENABLE: 1}", "{NCCL_DEBUGG: LOUD}", "default: {env: {OMP_NUM_THREAD: 8}}")
     places = [problem.where for problem in files.check(GLOO_IFNAME="eth0", OMPI_COMM="1", NCCL_VERSION="2.18")]
@@ -133,12 +126,3 @@ def test_a_variable_that_slows_every_step_is_a_warning(
     found = files.check(CUDA_LAUNCH_BLOCKING="1", NCCL_P2P_DISABLE="0")
     assert [problem.where.rpartition(".")[2].rpartition(" ")[2] for problem in found] == told
     assert {(problem.what, problem.next) for problem in found} == {("it slows every step", REMOVE)}
-
-
-def test_a_start_warns_unless_it_measures_nothing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.write("{NCCL_IB_ENABLE: 1}")
-    ladder = Ladder.of(files.sources.load())
-    (problem,) = warnings_before_runs(ladder, ["stage1"], on_nodes=False, dry_run=False)
-    assert "NCCL_IB_ENABLE" in str(problem)
-    monkeypatch.setattr(Ladder, "measures", lambda ladder, stages: False)
-    assert warnings_before_runs(ladder, ["stage1"], on_nodes=False, dry_run=False) == []

@@ -5,16 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import final_report
 import numpy as np
 import pytest
 from ddp_ladder.analysis.decisions import Work
@@ -22,7 +19,6 @@ from ddp_ladder.common.files import RunDirectory, read_json, write_json
 from ddp_ladder.common.formats import UNKNOWN, significant
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.ledger.jobs import update
-from ddp_ladder.nodes.usage import energy_of_gpus_j, parse_samples
 from ddp_ladder.plan.plan import Units
 from ddp_ladder.production.chain import keep_links, write_chain
 from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, read_held, young_s
@@ -39,7 +35,6 @@ from ddp_ladder.slurm.lock import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_jobs import LINK, make_chain, write_job
-from make_live import progress_of
 from make_records import make_plan_of, make_record, make_spec, make_specs, repeated
 from make_results import make_results
 from make_runs import (
@@ -56,7 +51,6 @@ from make_runs import (
     write_loop,
     write_run,
 )
-from make_usage import make_monitor_file, samples_text
 
 SPEC = make_spec("1x2", stage="production")
 PROMISED = 2000.0
@@ -354,31 +348,6 @@ def test_damaged_lines_of_the_table_cost_only_themselves_and_are_counted(
     assert held.doubt.startswith(wanted) if damage else held.doubt == ""
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_what_is_no_table_is_named_on_the_page_and_in_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None]
-) -> None:
-    write_world(tmp_path, [Made(1.0, 6, {}, "complete")])
-    table = tmp_path / "production/windows.csv"
-    make(table)
-    assert final_report.main(["--results", str(tmp_path)]) == 0
-    said = f"{table.name} cannot be read: it is no regular file"
-    out, err = capsys.readouterr()
-    assert out.startswith(f"reading  {table.parent}")
-    assert f"warning: {table.parent}: {said}" in err
-    assert said in (table.parent / "final_report.md").read_text()
-
-
-def test_the_energy_is_that_of_all_samples_of_the_gpus_that_trained() -> None:
-    about = make_monitor_file(0, 2)
-    joules = {"gpu0_energy_j": [10.0 * k for k in range(30)], "gpu1_power_w": 100.0}
-    samples = parse_samples(samples_text(about, 30, **joules), about)
-    assert energy_of_gpus_j(samples, {0}) == pytest.approx(290.0)
-    assert energy_of_gpus_j(samples, {0, 1}) == pytest.approx(290.0 + 100.0 * 58)
-    assert energy_of_gpus_j(samples, {0, 7}) is None
-    assert energy_of_gpus_j(samples, set()) is None
-
-
 def planned_view(results: Path, runs: int) -> ReportView:
     specs = make_specs(["1x1", "1x2"])
     records = [make_record(spec, repeated(1000.0 * spec.world_size, spec), startup_s=36.0) for spec in specs]
@@ -430,21 +399,6 @@ def test_without_an_application_the_plan_is_that_of_the_chain(tmp_path: Path) ->
     assert f"node hours, {used} normalised h)" in text
 
 
-def test_a_killed_link_holds_at_most_until_the_next_one_begins_and_what_it_kept_is_not_known(tmp_path: Path) -> None:
-    write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "failed"), Made(1.0, 6, {4: 2.0}, "complete")])
-    first = tmp_path / "production/jobs/1x2/1.json"
-    edit(first, lambda file: file.update(ended_at_s=None, row=None))
-    (start,) = (tmp_path / "production").glob("runs/*/*/*/r1/attempts/1")
-    for path in (start / "ranks").iterdir():
-        path.unlink()
-    write_json(start / "progress.json", progress_of(5))
-    campaign = read_campaign(tmp_path, STARTED_AT_S + 1e6)
-    killed, last = campaign.links
-    assert killed.elapsed_s == pytest.approx(last.link.begun_at_s - killed.link.begun_at_s)
-    assert killed.samples is None
-    assert "at least " in FinalReport(campaign, date(2026, 11, 28)).headline.lower()
-
-
 def test_a_link_that_a_person_ended_is_no_failure(tmp_path: Path) -> None:
     ends, seen = ("SIGINT", "SIGKILL", None), []
     for ended_by in ends:
@@ -476,13 +430,6 @@ def test_without_a_link_one_message_says_so(tmp_path: Path, begun: bool) -> None
         begin_chain(tmp_path)
     with pytest.raises(UserError, match="no link of production has begun" if begun else "there is no chain of jobs"):
         read_campaign(tmp_path, time.time())
-
-
-def test_a_link_that_was_cancelled_is_no_failure(tmp_path: Path) -> None:
-    campaign, _ = write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "failed"), Made(1.0, 6, {4: 2.0}, "failed")])
-    first, second = (each.link for each in campaign.links)
-    keep_links(tmp_path / "production", [first.replace(state="CANCELLED"), second])
-    assert read_campaign(tmp_path, STARTED_AT_S + 1e6).failures == 1
 
 
 def test_training_after_which_the_script_began_anew_is_not_kept_and_a_doubtful_result_is_named(tmp_path: Path) -> None:

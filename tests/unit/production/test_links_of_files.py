@@ -18,7 +18,7 @@ from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from make_jobs import LINK, make_chain, make_row, write_job
 from make_records import make_plan_of, make_spec
-from make_runs import STARTED_AT_S, STEPS, edit, edit_rank, rank_end, write_run
+from make_runs import STARTED_AT_S, STEPS, edit, edit_rank, write_run
 
 SPEC = make_spec("2x1", stage="production")
 PLAN: Plan = make_plan_of([SPEC])
@@ -84,15 +84,6 @@ def test_the_saves_of_killed_ranks(tmp_path: Path, shown: int | None, lost: tupl
         assert links_at(tmp_path)[0].steps is None
         pack(run, Agent(0), [0])
         assert links_at(tmp_path)[0].steps is None
-
-
-def test_another_rank_than_the_first_may_save(tmp_path: Path) -> None:
-    begin(tmp_path, 7, ended_at_s=50.0)
-    run = start(tmp_path, 7)
-    edit_rank(run, 0, phases={"epoch_steps": [1], "validations_s": [], "saves_s": []}, exit_code=75)
-    edit_rank(run, 1, phases={"epoch_steps": [1], "validations_s": [], "saves_s": [(1.0, 2.0)]})
-    (link,) = links_at(tmp_path)
-    assert (link.end, link.saves, link.hours) == ("saved", 1, pytest.approx(2 * 50 / HOUR_S))
 
 
 def test_hours_are_of_the_gpus_that_the_job_held_which_its_ranks_need_not_use(tmp_path: Path) -> None:
@@ -172,24 +163,6 @@ def test_links_that_are_over_are_read_once(tmp_path: Path, monkeypatch: pytest.M
     assert first.hours == pytest.approx(2 * 200 / HOUR_S)
 
 
-def test_what_was_cut_short_raises_no_doubt(tmp_path: Path) -> None:
-    """Ranks that were ended from outside differ; ranks that made a step too few by themselves are a fault."""
-    begin(tmp_path, 7, ended_at_s=50.0)
-    run = start(tmp_path, 7)
-    edit_rank(run, 1, parameters={**rank_end(run, 0).model_dump()["parameters"], "checksum": f"sha256:{'b' * 64}"})
-    (link,) = links_at(tmp_path)
-    assert link.doubt is not None
-    assert link.doubt.verdict == "the ranks ended with different parameters"
-    edit(run.ended, lambda end: end.update(outcome="time limit", asked_min=2, slurm_s=None))
-    (link,) = links_at(tmp_path)
-    assert (link.end, link.doubt) == ("time limit", None)
-    edit(run.ended, lambda end: end.update(outcome="finished"))
-    lose(run, 1)
-    write_job_end(tmp_path, JobEnd("7", "production", "2x1", "TIMEOUT", ""))
-    (link,) = links_at(tmp_path)
-    assert (link.end, link.doubt) == ("time limit", None)
-
-
 MONTH_S = 30 * 24 * HOUR_S
 
 
@@ -212,19 +185,6 @@ def test_links_are_in_the_order_of_their_numbers_by_whatever_clock_they_began(tm
     keep_links(tmp_path, (first, second))
     begin(tmp_path, 9, -7200.0, -7190.0, number=3)
     assert [link.number for link in links_at(tmp_path)] == [1, 2, 3]
-
-
-def test_links_in_one_allocation_have_their_own_starts(tmp_path: Path) -> None:
-    """They have one job id, and the clock was set back between them."""
-    begin(tmp_path, 7, 0.0, 50.0, number=1)
-    edit(start(tmp_path, 7).run, lambda run: run.update(link=1))
-    write_job(
-        tmp_path, "7.2", **{**LINK, "scale": "2x1", "nodes": 2}, job_id="7", number=2, begun_at_s=1.0, ended_at_s=9.0
-    )
-    run = start(tmp_path, 7, attempt=2)
-    edit(run.run, lambda run: run.update(link=2))
-    edit_rank(run, 1, exit_code=1)
-    assert [(link.end, link.attempt) for link in links_at(tmp_path)] == [("complete", 1), ("failed", 2)]
 
 
 def test_a_job_that_began_no_link_has_held_its_nodes_all_the_same(tmp_path: Path) -> None:

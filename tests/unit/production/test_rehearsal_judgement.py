@@ -75,28 +75,6 @@ def test_what_is_gone_on_from_is_found(training: Training, at: int, seeded: bool
     assert kind(last.replace(lr=first.lr)) == "no rate"
 
 
-@settings(deadline=None, max_examples=100)
-@given(trainings, st.integers(1, 39))
-def test_without_a_last_state_only_the_steps_or_equal_parameters_tell(training: Training, at: int) -> None:
-    first, middle = training.at(0), training.at(min(at, training.steps))
-    assert resumption(first, None, first).kind == "beginning"
-    assert resumption(first, None, middle).kind == ("earlier" if training.counts else "unknown")
-    assert resumption(first, None, training.fresh()).kind == ("beginning" if training.counts else "unknown")
-
-
-@pytest.mark.parametrize(
-    "begin",
-    [
-        TrainingState(optimizer_steps=None, lr=(), values=(), count=0),
-        TrainingState(optimizer_steps=None, lr=(0.1,), values=(None,) * 100, count=100),
-        TrainingState(optimizer_steps=None, lr=(0.1,), values=(1.0,) * 99, count=99),
-    ],
-)
-def test_values_that_are_missing_not_finite_or_of_another_model_are_unknown(begin: TrainingState) -> None:
-    first, last = (state(np.full(100, value)).replace(count=100) for value in (0.0, 1.0))
-    assert resumption(first, last, begin).kind == "unknown"
-
-
 @pytest.mark.parametrize(("at", "size", "kind"), [(8, 8, "earlier"), (3, 64, "earlier"), (3, 63, "unknown")])
 def test_parameters_alone_show_an_earlier_state_near_the_end_or_on_the_way_of_many_values(
     at: int, size: int, kind: str

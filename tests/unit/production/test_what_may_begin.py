@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.plan import Production, production_of
 from ddp_ladder.settings.load import load_settings
-from make_files import write_files
-from make_jobs import LINK, make_chain, write_job
+from make_jobs import LINK, write_job
 from make_preflight import write_preflight
 from make_runs import edit
 
@@ -66,25 +64,6 @@ def test_the_preflight_and_the_reserve_are_part_of_the_time_of_a_job(tmp_path: P
     assert begun(tmp_path, runtime=4, warn_before_s=30).chain.before_signal_s(4) == 240 - 65 - 70 - 30
     with pytest.raises(UserError, match="4 minutes or more"):
         begun(tmp_path, runtime=3, warn_before_s=60)
-
-
-def test_a_damaged_plan_of_a_chain_is_written_again_as_its_message_says(tmp_path: Path) -> None:
-    file = chain_directory(tmp_path) / "plan.json"
-    write_files(file.parent, {"plan.json": "{"})
-    write_job(file.parent, **LINK)
-    with pytest.raises(UserError, match=rf"arguments and scale are what they were, delete it \(rm {file}\)"):
-        begun(tmp_path)
-    file.unlink()
-    assert begun(tmp_path).plan.jobs
-
-
-@pytest.mark.parametrize("on_slurm", [False, True])
-def test_the_shipped_example_leaves_time_behind_a_long_preflight(on_slurm: bool) -> None:
-    lines = Path("config/config.yaml").read_text().splitlines()
-    first = lines.index("# production:")
-    example = yaml.safe_load("\n".join(line[2:] for line in lines[first : lines.index("", first)]))["production"]
-    times = {"runtime_min": example["runtime"], "warn_before_s": float(example["warn_before_s"]), "preflight_s": 65.0}
-    assert make_chain(is_on_slurm=on_slurm, **times).before_signal_s(example["runtime"]) > 10
 
 
 @pytest.mark.parametrize(

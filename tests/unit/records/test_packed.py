@@ -9,10 +9,9 @@ import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.assembly.run_records import write_tables
 from ddp_ladder.common.files import NotWritten, RunDirectory
-from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.records import packed
 from ddp_ladder.records.packed import pack
-from ddp_ladder.records.raw_files import digests, read_raw_run
+from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.steps import csv_of
@@ -78,29 +77,3 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
     archive.write_bytes(archive.read_bytes()[:-30])
     assemble_again = failure_of(directory)
     assert "node1.zip" in assemble_again.why
-
-
-def read_bytes_of_this_process() -> int:
-    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["rchar"])
-
-
-def test_of_an_archive_only_what_is_wanted_is_read(tmp_path: Path) -> None:
-    """A picture of use needs the samples and the steps of one rank; the agents' own digests are those of the files."""
-    directory = sampled_run(tmp_path, 1)
-    for rank in range(4):
-        (directory.ranks / f"rank{rank}.log").write_bytes(bytes(2**22))
-    pack_all(directory)
-    record, begun = assemble(directory), read_bytes_of_this_process()
-    assert read_node_samples(read_raw_run(directory, [0]))[0].keys() == {0, 1}
-    assert read_bytes_of_this_process() - begun < 2**20
-    assert record.files == digests(directory)
-
-
-@pytest.mark.parametrize("nodes", [4, 16])
-def test_a_run_has_three_files_a_node_at_most_and_is_read_in_as_many(tmp_path: Path, nodes: int) -> None:
-    directory = write_run(tmp_path, make_spec(f"{nodes}x4"), steps=20)
-    pack_all(directory)
-    assert len([path for path in directory.path.rglob("*") if path.is_file()]) <= 3 * nodes + 6
-    record = assemble(directory)
-    assert len(record.files) == 2 * nodes + 2
-    assert [rank.steps for rank in record.ranks] == [20] * 4 * nodes

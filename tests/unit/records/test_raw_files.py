@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.records.raw_files import read_raw_run
-from ddp_ladder.records.steps import csv_of
-from ddp_ladder_instrument.contract import HEADER
 from make_records import make_spec
-from make_runs import STEPS, edit, read_steps, write_content, write_run, write_steps
+from make_runs import STEPS, edit, read_steps, write_run, write_steps
 
 END = "1800000000.125"
 
@@ -49,13 +47,6 @@ def test_steps_whose_end_is_not_known(run: RunDirectory) -> None:
     assert (read_raw_run(run).ranks[0].steps.ended_at_s == 1_800_000_000.125).all()
 
 
-def test_figures_are_those_of_float_to_the_bit(run: RunDirectory) -> None:
-    written = ["0.066119324", "5.0e-1", "123456789.123456789", "0.1000000000000000055511151231257827", "1"]
-    rows = [[*row[:3], written[k % 5], "0.25"] for k, row in enumerate(read_steps(run, 0))]
-    write_steps(run, 0, rows)
-    assert read_raw_run(run).ranks[0].steps.step_time_s.tolist() == [float(row[3]) for row in rows]
-
-
 def test_ddps_times_of_some_steps(run: RunDirectory) -> None:
     rows = [[*row, END, *(["0.01", "0.02", "0.03", "0.004"] if k % 2 else [""] * 4)]
             for k, row in enumerate(read_steps(run, 0))]  # fmt: skip
@@ -78,11 +69,6 @@ def test_figures_that_cannot_be(run: RunDirectory, column: int, cell: str) -> No
     write_steps(run, 1, rows)
     (problem,) = read_raw_run(run).problems
     assert problem.startswith("ranks/rank1.steps is damaged: ")
-
-
-def test_a_matrix_that_is_none(run: RunDirectory) -> None:
-    write_content(run, 1, b"\0" * 8 * (len(HEADER) + 1), 1)
-    assert read_raw_run(run).problems == ("ranks/rank1.steps is damaged: it has 96 bytes, which is no number of rows",)
 
 
 def test_what_is_damaged_is_not_used(run: RunDirectory) -> None:
@@ -110,14 +96,3 @@ def test_without_run_json_nothing_can_be_said(run: RunDirectory, change: dict[st
     run.run.unlink()
     with pytest.raises(FileNotFoundError):
         read_raw_run(run)
-
-
-def test_the_csv_that_people_open(run: RunDirectory) -> None:
-    rows = [[*row[:5], END, *(["0.01", "0.02", "0.03", "0.004", "0.25"] if k % 2 else [])]
-            for k, row in enumerate(read_steps(run, 0))]  # fmt: skip
-    write_steps(run, 0, rows)
-    header, first, second, *_ = csv_of(read_raw_run(run).ranks[0].steps).splitlines()
-    assert header == ",".join(HEADER)
-    assert first == f"1,64,0,{float(rows[0][3]):.9f},{float(rows[0][4]):.9f},{END}000,,,,,0.000000000"
-    assert second.endswith(f"{END}000,0.010000000,0.020000000,0.030000000,0.004000000,0.250000000")
-    assert csv_of(read_raw_run(run).ranks[1].steps).splitlines()[1].endswith(",nan,,,,,0.000000000")

@@ -231,18 +231,6 @@ def test_a_report_reads_all_raw_files_and_says_so(results: Path, capsys: pytest.
     assert f"checked  {len(plan.runs) - 1} runs: the raw files were read" in printed
 
 
-def test_tables_are_written_if_asked_for(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report_command.main(["--results", str(results), "--tables", "2x1"]) == 0
-    assert "tables   4 runs: ranks/rank<k>.csv" in capsys.readouterr().out
-    written = {path.relative_to(results / "runs").as_posix() for path in results.rglob("rank*.csv")}
-    assert written == {
-        f"{v}/weak/2x1/r{r}/ranks/rank{k}.csv" for v in ("default", "gloo") for r in (1, 2) for k in (0, 1)
-    }
-    allowed = "a scale (1x1, 1x2, 2x1), or parts of a run's name, such as default/weak/1x1/r1"
-    said = report_command.tables_line(results, read_plan(results / "plan.json"), "9x9")
-    assert said == f"tables   none: no run of 9x9 has ended; report.tables takes {allowed}"
-
-
 def put(path: Path, kind: str) -> None:
     """Put a pipe, a socket or a file that is too large in the place of a file."""
     path.unlink()

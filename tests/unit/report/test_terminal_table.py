@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import HourUnit
 from ddp_ladder.report.terminal import terminal_table
-from make_records import make_failed_record, make_gate, make_judged, make_record, make_specs, records_by_name, repeated
+from make_records import make_failed_record, make_gate, make_record, make_specs, records_by_name, repeated
 
 RATES = {"1x1": 1000.0, "1x2": 1820.0, "2x1": 1700.0, "8x4": 27_000.0}
 
@@ -51,26 +50,3 @@ def test_fits_the_terminal_with_everything_in_it() -> None:
     assert "mode" in text.splitlines()[0]
     assert "variant" in text.splitlines()[0]
     assert "\x1b" not in text
-
-
-def test_on_a_narrow_terminal_columns_that_follow_from_others_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An uncertain gate, intervals and a status at once: 87 columns."""
-    specs = make_specs(["1x1", "1x2", "2x1"])
-    records = [make_record(s, repeated(RATES[str(s.scale)], s)) for s in specs if s.stage != "stage3"]
-    doubtful = {**make_judged("1x2"), "uncertain": True}
-    gates = {"stage2": Verdict.from_json(make_gate("stage2", judged=[doubtful]))}
-    points = scale_points(specs, records_by_name(records))
-    for columns, headings in (
-        ("96", "scale  GPUs  samples/s  speed-up  efficiency       gate                      status"),
-        ("80", "scale  GPUs  samples/s  efficiency       gate                      status"),
-        ("72", "scale  samples/s  efficiency       gate                      status"),
-    ):
-        monkeypatch.setenv("DDP_LADDER_COLUMNS", columns)
-        assert terminal_table(points, gates).splitlines()[0] == headings
-
-
-def test_equal_notes_are_said_once() -> None:
-    specs = make_specs(["1x2", "2x1"])
-    records = [make_record(s, RATES[str(s.scale)]) for s in specs]
-    text = terminal_table(scale_points(specs, records_by_name(records)), {})
-    assert "  1x2, 2x1: the 1x1 baseline of default, weak, is not in the plan" in text

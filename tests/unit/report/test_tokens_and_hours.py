@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import shutil
 import struct
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,14 +12,10 @@ from statistics import median
 from typing import Any
 
 import pytest
-import report
 from ddp_ladder.analysis.decisions import Work, with_cost
-from ddp_ladder.analysis.forecast import forecast_line, make_forecast
-from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.ledger.advice import totals
 from ddp_ladder.plan.plan import Plan, Units
-from ddp_ladder.plan.text import plan_text
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.report.document import as_markdown
 from ddp_ladder.report.page import recommendations, write_report
@@ -101,14 +96,6 @@ def test_tokens_are_known_only_if_every_rank_counted_samples_of_one_length(tmp_p
     assert reassemble(directory).fingerprint.tokens_per_sample is None
 
 
-def test_the_settings_come_before_what_was_seen(tmp_path: Path) -> None:
-    found = read_results(tmp_path, climb(tmp_path, Units(tokens_per_sample=400)))
-    assert {point.tokens_per_sample for point in found.points} == {400}
-    assert found.warnings == (
-        "tokens/s are of workload.tokens_per_sample (400); input_ids had 512 tokens, padding included",
-    )
-
-
 RATES = {"1x1": 1000.0, "1x4": 3800.0, "2x4": 7000.0}
 
 
@@ -139,25 +126,6 @@ def test_every_text_says_the_hours_of_the_centre() -> None:
     assert held in summary_text(results).replace("\n" + 9 * " ", " ")
 
 
-def test_dry_run_and_forecast_say_them(tmp_path: Path) -> None:
-    plan = replace(climb(tmp_path, NODE_HOURS), results=str(tmp_path))
-    text = plan_text(plan, plan.stages, {"1x2": plan.job(plan.runs[2].scale).runs, "2x1": plan.jobs[2].runs})
-    # Two jobs of 20 minutes, of two GPUs each: 3 nodes x 1/3 h x 1.5.
-    assert "At most 1.33 process hours (1.50 node h) from here" in text
-    table = text.split("\n\n")[1].splitlines()
-    assert table[0].endswith("process h  node h")
-    assert max(map(len, table)) <= 80
-    runs = " ".join(line[26:].split("  ")[0] for line in table[2:])
-    assert runs.count("2 (default; weak; 2 repeats)") == 3
-    shutil.rmtree(tmp_path / "runs/default/weak/2x1")
-    forecast = make_forecast(plan, "stage3", RunRecords(tmp_path), (), is_open=True)
-    assert forecast
-    (own,) = forecast.series
-    line = forecast_line(plan.jobs[2], own, plan.hour_unit)
-    assert own.run_s
-    assert line.endswith(f"({2 * 1.5 * own.runs * own.run_s / 3600:.3g} node h)")
-
-
 def test_tokens_are_a_length_and_checked_by_the_usual_rule() -> None:
     text = application(results_of(Units(tokens_per_sample=100), tokens=126e8, tokens_per_sample=100, runs=1))
     assert "7,000 samples/s, 700,000 tokens/s (87,500 per GPU), 7.00x" in text
@@ -180,12 +148,3 @@ def test_carbon_is_of_the_sampled_energy_and_named_with_its_source() -> None:
         assert priced["carbon_kg_to_solution"] == pytest.approx(kg)
         (unsaid,) = with_cost([point.having({"energy_j_per_sample": joules})], Work(samples=1e6), Units())
         assert unsaid["carbon_kg_to_solution"] is None
-
-
-def test_the_command_line_replaces_the_units_of_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`snakemake report` writes no plan, so that of a finished climb may be older than the settings."""
-    climb(tmp_path, Units())
-    units = Units(tokens_per_sample=400).model_dump_json()
-    assert report.main(["--results", str(tmp_path), "--summary", "--units", units]) == 0
-    table = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("scale"))
-    assert "tokens/s" in table

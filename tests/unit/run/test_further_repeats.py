@@ -124,13 +124,6 @@ def test_it_ends_at_the_maximum(job: Job) -> None:
     assert next(point for point in verdict.points if point.scale == TWO).repeats == 8
 
 
-def test_no_figure_is_given_for_an_interval_that_says_nothing(job: Job) -> None:
-    plan = adaptive(at_least=2, at_most=3)
-    job.run(plan, ONE)
-    job.run(plan, TWO, lambda spec: quiet(spec) * spec.repeat)
-    assert "3 of at most 3 repeats; default weak: its repeats differ by too much (wanted: 3 %)" in job.said
-
-
 def test_a_repeat_that_the_time_does_not_hold_is_made_by_the_next_start(job: Job) -> None:
     plan = adaptive(variants=["default", "b"])
     job.run(plan, ONE)
@@ -193,21 +186,6 @@ def test_a_variant_that_fails_in_a_further_repeat_ends_those_of_all_its_modes_an
     assert not (job.results / "runs/b/strong/1x2/r4/record.json").exists()
 
 
-def test_a_further_repeat_that_is_cut_off_all_the_same_closes_no_gate(job: Job) -> None:
-    def cut_off(path: Path) -> None:
-        edit(path / "ended.json", lambda end: end.update(outcome="time limit"))
-        for rank in path.glob("ranks/rank*.json"):
-            edit(rank, lambda end: end.update(exit_code=-15, ended_by="signal"))
-
-    plan = adaptive(at_most=4)
-    job.run(plan, ONE)
-    job.ends["default/weak/1x2/r4"] = cut_off
-    job.run(plan, TWO, noisy)
-    assert "stage2 1x2: no further repeat: the job of scale 1x2 reached its stages.stage2.runtime" in job.said
-    assert judge(plan, "stage2", job.results).is_open
-    assert job.due(plan) == {"1x2": [4]}
-
-
 def test_a_planned_repeat_is_not_started_to_be_cut_off(job: Job) -> None:
     plan = adaptive(at_least=3, at_most=3)
     assert job.run(plan, ONE, time_s=2.5 * TOOK_S) == repeats(1, 2)
@@ -215,14 +193,3 @@ def test_a_planned_repeat_is_not_started_to_be_cut_off(job: Job) -> None:
     assert failure
     assert (failure.verdict, failure.why) == ("not run", "the job had 50 s left for it, and it takes about 1 min 50 s")
     assert job.due(plan)["1x1"] == [3]
-
-
-def test_a_raised_number_of_repeats_says_how_many_are_not_run_yet(job: Job) -> None:
-    for scale in (ONE, TWO):
-        job.run(adaptive(at_least=1, at_most=1), scale)
-    raised = adaptive(at_least=2, at_most=2)
-    job.run(raised, ONE)
-    assert job.due(raised) == {"1x2": [2]}
-    reason = judge(raised, "stage2", job.results).reason
-    assert reason
-    assert (reason.measured, reason.next) == ("not run yet", "run snakemake stage2")

@@ -89,51 +89,10 @@ def test_golden(name: str) -> None:
     assert TEXTS[name] == (GOLDEN / f"job_{name}.sh").read_text()
 
 
-@pytest.mark.parametrize(("name", "lines"), [("torchrun_1x2", 50), ("torchrun_2x4", 100), ("srun_container_2x2", 100)])
-def test_a_job_of_one_node_fits_one_screen_and_one_of_several_two(name: str, lines: int) -> None:
-    text = TEXTS[name].splitlines()
-    assert len(text) <= lines
-    assert [line for line in text if len(line) > 100] == []
-
-
 @pytest.mark.parametrize("scale", ["1x4", "2x4"])
 def test_a_rank_has_a_core_also_where_there_are_fewer_than_gpus(scale: str) -> None:
     text = text_of(spec_of(scale, launcher="srun"), cpus=3)
     assert re.findall("--cpus-per-task=[0-9]+", text) == ["--cpus-per-task=1"] * 2
-
-
-ENGINE_LINES = {
-    "shifter": r"""
-exec shifter --image=torch:1 --volume=/data:/d:ro --workdir=/home/me/ladder --module=gpu,nccl-plugin \
-    python3 \
-    workflow/workloads/mnist.py --batch-size 64""",
-    "edf": r"""
-exec bash -c '
-cpus=$(sed -n "s/^Cpus_allowed_list:[[:space:]]*//p" /proc/self/status) outer=()
-for name in ${!SLURM_@}; do
-    outer+=("$name=${!name}")
-    case $name in SLURM_JOB_ID | SLURM_CONF* | SLURM_JWT) ;; *) unset "$name" ;; esac
-done
-here=${SLURMD_NODENAME:?no job of Slurm: the engine edf starts job steps}
-step=(--overlap --nodes=1 --ntasks=1 --nodelist="$here" --mpi=none --cpu-bind=none)
-exec srun "${step[@]}" "${@:3:$2}" taskset --cpu-list "$cpus" env --chdir="$1" "${outer[@]}" "${@:$2+3}"
-' edf \
-    /home/me/ladder 1 --environment=./torch.toml \
-    python3 \
-    workflow/workloads/mnist.py --batch-size 64""",
-}
-
-
-@pytest.mark.parametrize("engine", ENGINE_LINES)
-def test_the_lines_that_start_an_engine_of_one_centre(engine: str) -> None:
-    """submit_pm.sh of NERSC/dl-at-scale-training; software/ml/pytorch.md of eth-cscs/cscs-docs. Read in 2026-11."""
-    containers: dict[str, dict[str, Any]] = {
-        "shifter": {"image": "torch:1", "gpus": None, "args": ["--module=gpu,nccl-plugin"]},
-        "edf": {"image": "./torch.toml"},
-    }
-    spec = spec_of("2x2", launcher="srun", python="python3", container={"engine": engine, **containers[engine]})
-    text = text_of(spec, binds=(str(PROJECT), "/data:/d:ro"))
-    assert text.count(f"{ENGINE_LINES[engine]}\n}}\n") == 1
 
 
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
@@ -317,13 +276,6 @@ def test_a_notice_among_the_names_of_nodes_misleads_nobody(
     assert (done.returncode, done.stdout + done.stderr.partition(": ")[2]) == (code, said)
 
 
-def test_outside_a_job_it_says_how_it_is_started() -> None:
-    env = {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(["bash", "-c", TEXTS["torchrun_1x2"]], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "this script is for Slurm: sbatch job.sh (without Slurm: bash job.sh here)" in done.stderr
-
-
 def test_a_setup_holds_for_the_training_and_one_that_fails_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,15 +287,6 @@ def test_a_setup_holds_for_the_training_and_one_that_fails_ends_the_job(
     assert run_here(spec, tmp_path, monkeypatch).stdout == "in a file user 1 unset unset\n"
     done = run_here(spec.replace(setup="false\necho not here \\"), tmp_path, monkeypatch)
     assert (done.returncode, done.stdout) == (1, "")
-
-
-def test_the_plain_baseline_is_the_script_alone() -> None:
-    text = text_of(spec_of("1x1", variant="plain", launcher="python"))
-    _, _, last = text.partition("# The script alone")
-    assert "exec /opt/torch/bin/python" in last
-    assert "mnist.py" in last
-    for word in ("torch.distributed.run", "on_each", "MASTER_PORT", "WORLD_SIZE"):
-        assert word not in text
 
 
 if __name__ == "__main__":

@@ -5,13 +5,10 @@ import os
 import re
 import signal
 import socket
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.node.launch import LOOPBACK, address, interface_here, node_name
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run import nodes
@@ -43,13 +40,6 @@ def test_simulated_nodes_meet_over_loopback_or_the_interface_that_is_named() -> 
     for launcher, agents in (("torchrun", 1), ("srun", 2)):  # one for each GPU in a Slurm job alone
         spec = make_spec("2x2", launcher=launcher)
         assert (Allocation("42", JOB).agents_per_node(spec), here.agents_per_node(spec)) == (agents, 1)
-
-
-def test_a_warning_of_the_scheduler_does_not_end_an_agent_that_starts(tmp_path: Path) -> None:
-    program = tmp_path / "agent.py"
-    program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGUSR1)\n")
-    (start,) = ThisMachine("local-test").starters(RunDirectory(tmp_path), make_spec("1x1"), program)
-    assert start().wait() == 0
 
 
 @pytest.fixture
@@ -84,15 +74,6 @@ def test_the_first_node_of_the_scale_is_asked_once_where_the_run_meets(slurm: Ca
     allocation.endpoint(make_spec("2x2", interface={"node1": "eth1"}), "run 1")
     assert called.read_text().splitlines().count("--nodelist=node1") == 2
     assert allocation.names(make_spec("2x2")) == ["node1", "node2"]  # of three: as many as the scale has
-
-
-def test_a_job_with_too_few_nodes_is_reported_with_the_start_that_names_one_for_all_scales(
-    slurm: Callable[[str], Path],
-) -> None:
-    slurm(answer("10.0.0.1", [20_001]))
-    with pytest.raises(NoRendezvous, match=r"^job 42 has 3 nodes, 4x2 needs 4$") as caught:
-        Allocation("42", replace(JOB, scale=Scale(4, 2))).endpoint(make_spec("4x2"), "run")
-    assert "snakemake --profile profiles/allocation" in caught.value.next_step
 
 
 @pytest.mark.parametrize(
@@ -140,13 +121,6 @@ def hanging(slurm: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "programs/squeue").write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(query, "SHORTEST_ANSWER_S", 0.2)
     monkeypatch.setattr(nodes, "ENDING_ANSWER_S", 0.2)
-
-
-def test_a_squeue_that_hangs_is_reported_as_such(hanging: None) -> None:
-    """And not as the time limit of the run, which it would use up."""
-    with pytest.raises(NoRendezvous, match=r"squeue .*: no answer within 0\.2 s") as caught:
-        Allocation("42", JOB, until_s=time.monotonic()).names(make_spec("2x2"))
-    assert "squeue --me" in caught.value.next_step
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])

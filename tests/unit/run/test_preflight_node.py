@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import SCRIPTS
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.nodes import NodeFacts
 from ddp_ladder.records.raw_models import Job, read_run_file
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.preflight import PreflightOf
@@ -60,16 +59,6 @@ def test_the_limit_grows_with_the_nodes(
     limits = read_run_file(preflight.directory).preflight
     assert limits is not None
     assert (limits.timeout_s, preflight.longest_s) == (limit_s, longest_s)
-
-
-def test_it_writes_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    preflight, process = start(tmp_path, monkeypatch, "echo broken; exit 9")
-    assert process.wait(60) == 0
-    facts = NodeFacts.model_validate_json(preflight.directory.node_facts(0).read_text())
-    assert facts.gpus is not None
-    assert (facts.gpus.error, facts.marker_seen) == ("broken", True)
-    (tried,) = facts.wrappers
-    assert (tried.error, tried.has_said) == (None, True)
 
 
 def test_a_signal_ends_it_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from ddp_ladder.run.progress import (
     LinkConsole,
     Progress,
     RunConsole,
-    expected_steps,
     outcome,
     progress_in,
     read_progress,
@@ -64,19 +63,6 @@ def at(step: int, elapsed_s: float = 6.0, rate: float | None = 1240.4) -> dict[s
 )
 def test_state(now: dict[str, Any] | None, total: int | None, text: str) -> None:
     assert state(now and Progress.from_json(now), total, 600.0) == text
-
-
-def test_as_many_steps_are_expected_as_another_repeat_made() -> None:
-    spec = make_spec("1x2", repeat=2, max_steps=150)
-    assert expected_steps(spec, []) == 150
-    others = [
-        make_record(make_spec("1x1")),
-        make_record(make_spec("1x2", variant="gloo")),
-        make_failed_record(make_spec("1x2")),
-    ]
-    assert expected_steps(spec, others) == 150
-    like = make_record(make_spec("1x2"))
-    assert expected_steps(spec, [*others, like]) == like.ranks[0].steps
 
 
 def test_lines_in_a_pipe(clock: Clock, tmp_path: Path) -> None:
@@ -131,15 +117,6 @@ def test_a_status_line_in_a_terminal_ends_as_one_line(tmp_path: Path, monkeypatc
     assert last.startswith("stage2 1x2 [1/1] default/weak/r1: 1,000 samples/s, ")
     assert last.endswith(" s\n    in all\n")  # 96 columns are used of 120
     assert stream.getvalue().count("\n") == 3
-
-
-def test_a_line_that_is_wider_than_the_terminal_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    stream = Terminal()
-    Console(stream).say("stage1 1x1 [1/6] default/weak/r1: 9,225 samples/s, 450 steps measured, 6.8 ms per step, 16 s")
-    first, second = stream.getvalue().splitlines()
-    assert first == "stage1 1x1 [1/6] default/weak/r1: 9,225 samples/s, 450 steps measured, 6.8 ms"
-    assert second == "    per step, 16 s"
 
 
 @pytest.mark.parametrize("content", ["", '{"step": 1, "elap', "[]", '{"step": "1", "elapsed_s": 1}', "\x00" * 60])
@@ -202,12 +179,3 @@ def test_the_lines_of_a_link_compare_it_with_the_ladder_and_count_its_hours(cloc
         lines[2].removeprefix("production 1x2 "),
         *[None] * 5,
     ]
-
-
-def test_without_a_figure_of_the_ladder_a_link_is_compared_with_none(clock: Clock, tmp_path: Path) -> None:
-    stream, path = io.StringIO(), tmp_path / "progress.json"
-    console = link_console(stream, promised=None)
-    console.started(make_spec("1x2", stage="production"))
-    write_json(path, at(656))
-    console.follow(path, None, 600.0)
-    assert stream.getvalue().endswith("link 3: step 656, 1,240 samples/s, 0.100 of 0.200 GPU h\n")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import SIGN, Agent, RunDirectory, write_json
+from ddp_ladder.common.files import Agent, RunDirectory, write_json
 from ddp_ladder.common.process import start_allowance_s
 from ddp_ladder.run import signs
 from ddp_ladder.run.signs import FIRST_AFTER_S, LOOK_S, SILENT_AFTER_S, SignsOfLife, sign_of_life
@@ -131,21 +131,6 @@ def test_until_the_first_step_many_agents_have_more_time(desk: Desk) -> None:
     desk.step = 1
     desk.later(LOOK_S, FIRST, *others)
     assert desk.later(SILENT_AFTER_S, *others) == [0]
-
-
-def test_of_several_agents_on_a_node_the_first_gives_the_sign(desk: Desk) -> None:
-    desk.begin(nodes=2, per_node=2)
-    assert desk.later(600, FIRST, SECOND) == []
-    assert desk.later(SILENT_AFTER_S, FIRST) == [1]
-    assert str(desk.signs.silent[0].agent) == "node 1, task 0"
-
-
-def test_times_that_the_file_system_has_kept_make_no_agent_silent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS fetches the time of a file anew if it is opened, and else after a while."""
-    desk.later(LOOK_S, FIRST, SECOND)
-    kept = signs.scanned(desk.directory.nodes, (SIGN,))
-    monkeypatch.setattr(signs, "scanned", lambda *_: dict(kept))
-    assert desk.later(600, FIRST, SECOND) == []
 
 
 @pytest.mark.parametrize("failed", [False, True])

@@ -174,13 +174,6 @@ def test_it_has_a_part_of_the_time_and_needs_some(job: tuple[Context, Plan, io.S
     assert seen.why.startswith("no time: the job had 30 s left; raise stages.stage1.runtime")
 
 
-def test_none_is_made_without_limits(job: tuple[Context, Plan, io.StringIO], script: Script) -> None:
-    context, plan, said = job
-    first = replace(plan.jobs[0], witness=None)
-    make_witnesses(replace(context, job=first), replace(plan, jobs=(first, *plan.jobs[1:])))
-    assert (script.specs, said.getvalue()) == ([], "")
-
-
 def test_a_run_is_told_why_it_has_no_witness(job: tuple[Context, Plan, io.StringIO], script: Script) -> None:
     context, plan, _ = job
     spec, results = plan.runs[0], context.results

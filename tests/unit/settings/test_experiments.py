@@ -32,11 +32,6 @@ def scales(plan: Plan) -> dict[str, list[str]]:
     return {stage: [str(job.scale) for job in plan.stage_jobs(stage)] for stage in plan.stages}
 
 
-def test_digits_is_the_shipped_experiment() -> None:
-    shipped = load_settings(REPOSITORY / "config/config.yaml", REPOSITORY / "config/cluster.yaml")
-    assert plan("digits").to_json() == make_plan(shipped).to_json()
-
-
 @pytest.mark.parametrize("name", SITES)
 def test_the_script_takes_every_run_s_arguments_and_the_file_says_how_to_run_it(name: str) -> None:
     for run in plan(name).runs:
@@ -60,22 +55,6 @@ def test_the_overlay_scales_each_experiment_down_for_a_laptop(name: str) -> None
     assert {run.variant for run in small.runs} == {run.variant for run in plan(name).runs}
     for run in small.runs:
         importlib.import_module(Path(run.script).stem).arguments(list(run.args))
-
-
-def test_strategies_are_compared_on_one_model() -> None:
-    gpt = importlib.import_module("gpt")
-    runs = {run.variant: gpt.arguments(list(run.args)) for run in plan("strategies").runs}
-    assert all(args.strategy == name for name, args in runs.items() if name != "default")
-    assert {args.strategy for args in runs.values()} == {*gpt.STRATEGIES}
-
-
-def test_enccs_exercises() -> None:
-    runs = plan("enccs-mnist").runs
-    assert {run.global_batch for run in runs} == {128}
-    alone = {str(run.scale): run for run in runs if run.variant == "dataparallel"}
-    assert list(alone) == ["1x1", "1x2", "1x4"]  # on one node only
-    args = importlib.import_module("mnist").arguments(list(alone["1x4"].args))
-    assert (alone["1x4"].world_size, args.strategy, args.batch_size) == (1, "dp", 128)
 
 
 def test_the_guides_trainings_like_for_like() -> None:

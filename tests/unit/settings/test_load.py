@@ -275,14 +275,6 @@ def test_overrides_of_a_command_line() -> None:
     assert [*experiment.variants] == ["default", "g"]
 
 
-def test_problems_in_overrides_are_placed_on_the_command_line() -> None:
-    said = message(overrides={"measure": {"max_step": "5"}, "repeats": "no"})
-    for head in ("--config: measure.max_step: unknown key", "--config: repeats: a value not allowed"):
-        assert head in said
-    said = message(overrides={"workload": {"script": "none.py"}})
-    assert said.startswith("--config: workload.script: there is no such script\n")
-
-
 SHIPPED = sorted(set((REPOSITORY / "config").rglob("*.yaml")) - {REPOSITORY / "config/laptop.yaml"})  # an overlay
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,7 @@ from ddp_ladder.settings.load import (
     CONFIG,
     OF_NO_SITE,
     Sources,
-    add_options,
     module_sources,
-    moved,
     needed,
     read_sources,
 )
@@ -27,16 +24,6 @@ def test_a_config_file_takes_the_place_of_the_shipped_one() -> None:
     assert "cluster" in given
     home = read_sources([], {"experiment": "~/mine.yaml", "cluster": "~/site.yaml"})
     assert (home.config, home.cluster) == (Path.home() / "mine.yaml", Path.home() / "site.yaml")
-
-
-@pytest.mark.parametrize(
-    ("files", "overrides"), [(["a.yaml", Path("b.yaml")], {}), (["a.yaml"], {"experiment": "b.yaml"})]
-)
-def test_two_config_files_are_refused(files: list[str | Path], overrides: dict[str, str]) -> None:
-    with pytest.raises(UserError) as caught:
-        read_sources(files, overrides)
-    what = "--configfile and --config experiment: more than one experiment"
-    assert str(caught.value).splitlines()[:2] == [what, "  found    a.yaml b.yaml"]
 
 
 def test_an_overlay_is_laid_over_the_experiment_and_the_command_line_over_both(tmp_path: Path) -> None:
@@ -87,26 +74,6 @@ def test_the_config_of_a_module() -> None:
     workload = {"workload": {"script": "train.py"}}
     assert module_sources(workload) == Sources(None, CLUSTER, workload)
     assert module_sources({"experiment": "e.yaml", **workload}) == Sources(Path("e.yaml"), CLUSTER, workload)
-
-
-def test_a_module_with_a_prefix_has_results_and_data_below_it() -> None:
-    below = moved(module_sources({"repeats": 1}), lambda directory: f"sub/{directory}")
-    assert below.overrides == {"repeats": 1, "results": "sub/results", "workload": {"data_dir": "sub/data/digits"}}
-    experiment = below.load().experiment
-    assert (experiment.results, experiment.workload.data_dir) == ("sub/results", "sub/data/digits")
-    whole = {"workload": {"script": "loop.py", "batch_per_gpu": 8}, "stages": {"stage1": {}}}
-    with pytest.raises(UserError, match=r"config of the module: workload.script: there is no such script"):
-        moved(module_sources(whole), str)
-
-
-def test_sources_travel_as_options() -> None:
-    parser = ArgumentParser()
-    add_options(parser)
-    for sources in (Sources(None, CLUSTER, {"repeats": 1}), Sources(Path("a b.yaml"), Path("c.yaml"), {})):
-        assert Sources.of(parser.parse_args(sources.options)) == sources
-    assert Sources.of(parser.parse_args([])) == Sources(CONFIG, CLUSTER, {})
-    options = read_sources([], {"repeats": 1, "modes": ["weak"]}).options
-    assert options == read_sources([], {"modes": ["weak"], "repeats": 1}).options
 
 
 def test_an_archive_is_shown_without_the_settings_here_and_nothing_else_is_done_with_it() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings import yaml
-from ddp_ladder.settings.yaml import YamlFile, key_name, scalar, shown
+from ddp_ladder.settings.yaml import YamlFile, key_name, scalar
 
 
 @pytest.fixture(autouse=True)
@@ -54,21 +54,6 @@ def test_data_lines_and_values_that_stay_as_typed() -> None:
     assert expected.items() <= lines.items()
 
 
-def test_where() -> None:
-    document = YamlFile(Path("c.yaml"), {}, {("a",): 3, ("a", "b"): 4}, overridden={("o", "p"): None})
-    places = [(), ("x",), ("a", "b"), ("a", "missing", 0), ("o", "p", "q"), ("o",)]
-    assert [document.where(*path) for path in places] == [
-        "c.yaml", "c.yaml: x", "c.yaml, line 4: a.b", "c.yaml, line 3: a.missing[0]", "--config: o.p.q", "c.yaml: o",
-    ]  # fmt: skip
-
-
-def test_names_and_values_are_shown_on_one_printable_line() -> None:
-    assert key_name(("stages", "stage2", "scales", 0)) == "stages.stage2.scales[0]"
-    assert key_name(("env", "A=B\x1b")) == 'env."A=B\\u001b"'
-    assert shown("a\nb\x1b[31m\u202e") == '"a\\nb\\u001b[31m\\u202e"'
-    assert len(shown("x" * 1000)) == 100
-
-
 @pytest.mark.parametrize(
     ("text", "head", "advice"),
     [
@@ -93,12 +78,3 @@ def test_what_cannot_be_read_is_one_message(text: str | bytes, head: str, advice
     assert first.startswith(head)
     assert last.startswith("  next     ")
     assert advice in last
-
-
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [("no/file.yaml", "^no/file.yaml: there is no such file"), (".", "cannot be read: Is a dir"), ("a\0b", "be read")],
-)
-def test_a_file_that_cannot_be_opened(file: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        yaml.read(Path(file))

@@ -3,20 +3,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.run.interruption import END_S, GRACE_S, MARGIN_S, limits_s
+from ddp_ladder.run.interruption import END_S, MARGIN_S, limits_s
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.query import (
     AllocatedResources,
-    check_allocation,
     misfits,
     parse_allocation,
     salloc_for,
     widest,
 )
-from make_records import make_plan_of, make_specs
 
 # Slurm 22.05.8, `scontrol show job --details`, shortened.
 SHOWN = """JobId=1 JobName=interactive
@@ -35,12 +32,6 @@ def test_an_allocation_offers_what_its_least_node_has() -> None:
     assert parse_allocation("1", SHOWN) == AllocatedResources("1", nodes=3, gpus=2, cpus=4, memory_mb=7000)
 
 
-@pytest.mark.parametrize("shown", ["", "JobId=1 JobState=PENDING\n   NumNodes=2 NumCPUs=2\n"])
-def test_a_job_without_nodes_is_no_allocation(shown: str) -> None:
-    with pytest.raises(UserError, match="Slurm does not show the nodes of this allocation"):
-        parse_allocation("1", shown)
-
-
 def test_a_scale_lasts_as_long_as_its_runtime_and_its_allocation_let_it() -> None:
     assert limits_s(600, None) == (600, END_S)  # without Slurm nothing ends it but itself
     assert limits_s(600, 7200) == (600, END_S)
@@ -49,17 +40,6 @@ def test_a_scale_lasts_as_long_as_its_runtime_and_its_allocation_let_it() -> Non
     runs_s, end_s = limits_s(60, 54)
     assert runs_s == 27
     assert 0 < end_s < 27
-
-
-def test_a_run_that_takes_all_its_time_to_end_is_over_before_slurm_ends_the_job() -> None:
-    agents = GRACE_S + GRACE_S  # until the launcher is killed, until what it left is gone
-    assert MARGIN_S > END_S >= agents
-
-
-def test_without_an_allocation_it_says_which_one_has_room_for_all() -> None:
-    plan = make_plan_of(make_specs(["1x1", "2x4"]))
-    with pytest.raises(UserError, match="start it inside `salloc --nodes=2 --ntasks-per-node=1 "):
-        check_allocation(plan.jobs, {}, "cluster.yaml")
 
 
 @pytest.mark.parametrize(

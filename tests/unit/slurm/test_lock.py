@@ -20,7 +20,6 @@ from ddp_ladder.slurm.lock import START, Holder, Lock, held
 
 ELSEWHERE = replace(ProcessId.own(), host="node9", kernel="another")
 DEAD = replace(ProcessId.own(), started=0.0)  # its number is another process now
-AN_HOUR_S = 3600.0
 
 
 @pytest.fixture(autouse=True)
@@ -136,13 +135,6 @@ def beating(path: Path) -> Iterator[None]:
             done.set()
 
 
-def test_a_silent_lock_that_is_old_is_not_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks.time, "sleep", lambda s: pytest.fail("waited"))
-    lock(desk.results, holder("local-1", ELSEWHERE), age_s=AN_HOUR_S)
-    with desk.take():
-        pass
-
-
 @pytest.mark.parametrize("text", ["", '{"process": 3}'])
 def test_one_that_cannot_be_read_holds_while_it_beats(desk: Desk, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     path = lock(desk.results, Holder.here("12"))
@@ -153,15 +145,6 @@ def test_one_that_cannot_be_read_holds_while_it_beats(desk: Desk, monkeypatch: p
     with desk.take():
         assert (seen := locks.look(Lock.of_scale(desk.results, "1x4", "")))
         assert seen.is_alive
-
-
-def test_one_that_was_taken_over_from_is_reported(desk: Desk) -> None:
-    """It had slept for an hour, say."""
-    with desk.take("12"):
-        lock(desk.results, Holder.here("13"), number=2)
-        assert desk.losses.wait(10)
-    assert "stage2 1x4: another job has taken its run directories over" in desk.said
-    assert "1x4.lock2" in desk.locks
 
 
 @pytest.mark.parametrize("number", [1, 11])
@@ -200,9 +183,3 @@ def test_one_that_has_looked_long_ago_takes_nothing_over(desk: Desk, monkeypatch
     with pytest.raises(UserError, match="job 14, process"), desk.take():
         pytest.fail("two jobs hold it")
     assert desk.locks == ["1x4.lock3"]
-
-
-def test_where_it_cannot_be_written_it_says_so(desk: Desk) -> None:
-    (desk.results / "jobs").write_text("")  # keeps root out, too
-    with pytest.raises(UserError, match="the lock of its run directories cannot be written"), desk.take():
-        pytest.fail("held by nobody")

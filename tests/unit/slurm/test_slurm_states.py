@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.slurm import jobs
-from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, advice, ask, cancel, read_job_end, reason_in_words
+from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, advice, ask, read_job_end
 from ddp_ladder.slurm.query import SlurmError
 from make_files import put_on_path, write_programs
 
@@ -87,14 +87,6 @@ def test_too_much_memory_is_found_in_slurms_words(words: str) -> None:
     assert "node.memory_mb" not in advice(JobState("FAILED"), "task 0: exited with exit code 1", "stage1", 10).next
 
 
-def test_reasons_in_words() -> None:
-    assert reason_in_words("Priority", "7") == "Priority: jobs of higher priority are before it"
-    assert reason_in_words("JobHeldUser", "7").endswith("scontrol release 7")
-    assert reason_in_words("ReqNodeNotAvail, UnavailableNodes:node3", "7").startswith("ReqNodeNotAvail, Unavail")
-    assert "it will never start" in reason_in_words("QOSMaxGRESPerJob", "7")
-    assert reason_in_words("NewReason", "7") == "NewReason"
-
-
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory for stand-ins of Slurm's commands, the first on the path."""
@@ -115,15 +107,6 @@ def test_those_that_the_controller_has_forgotten_are_looked_up_in_the_accounting
     states = ask(["4", "5", "9"])
     assert [states[job].state for job in ("4", "5", "9")] == ["CANCELLED", "RUNNING", GONE]
     assert "--jobs=4,9" in (tools / "asked").read_text()
-
-
-def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> None:
-    """As the Slurm answers that fails for all where it does not know one."""
-    forgets = "case \"$*\" in *4*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac"
-    knows = f"echo '{SQUEUE_HEADER}'; echo 'ddp-ladder|5|RUNNING|N/A|node1|None'"
-    write_programs(tools, squeue=f"{forgets}; {knows}", sacct="exit 1")
-    assert {job: state.state for job, state in ask(["4", "5"]).items()} == {"4": GONE, "5": "RUNNING"}
-    assert ask(["4"]) == {"4": JobState(GONE)}
 
 
 @pytest.mark.parametrize(
@@ -157,14 +140,6 @@ def test_after_a_node_failure_the_dead_node_is_named(tools: Path, sinfo: str, wh
     explained = advice(JobState("NODE_FAIL", nodes="node[1-2]"), "", "stage3", 10)
     assert explained.why.startswith(why)
     assert key in explained.next
-
-
-def test_cancel_names_every_job_and_tells_what_came_of_it(tools: Path) -> None:
-    write_programs(tools, scancel=f'echo "$@" >{tools}/cancelled')
-    assert cancel(["4", "5"]) == "cancelled: 4 5; finished runs are kept"
-    assert (tools / "cancelled").read_text() == "--quiet 4 5\n"
-    write_programs(tools, scancel="echo connect failure >&2; exit 1")
-    assert cancel(["4", "5"]) == "NOT cancelled: 4 5 (connect failure). Do it by hand: scancel 4 5"
 
 
 def test_the_end_of_a_job_is_read_as_it_was_written_and_another_file_is_refused(tmp_path: Path) -> None:

@@ -130,27 +130,12 @@ def test_of_two_that_were_heard_late_one_is_kept(slurm: Slurm) -> None:
     assert (slurm.path / "cancelled").read_text() == "--quiet 102\n"
 
 
-def test_it_is_not_tried_without_end(slurm: Slurm) -> None:
-    slurm.does("sbatch", FAILS.format(TIMED_OUT))
-    with pytest.raises(NotSubmitted, match=r"Socket timed out on .*; given up after"):
-        slurm.submit()
-    assert slurm.count("calls") == 3
-
-
 def test_a_refusal_is_final_in_sbatchs_own_words(slurm: Slurm) -> None:
     slurm.does("sbatch", FAILS.format(REFUSED))
     with pytest.raises(NotSubmitted, match="Invalid account") as caught:
         slurm.submit()
     assert "cluster.yaml" in caught.value.next
     assert slurm.count("calls") == 1
-
-
-def test_nothing_is_submitted_while_nobody_knows_what_is_in_the_queue(slurm: Slurm) -> None:
-    slurm.does("sbatch", "submit; echo $id")
-    slurm.does("squeue", "exit 1")
-    with pytest.raises(NotSubmitted, match="squeue does not answer"):
-        slurm.submit()
-    assert slurm.count("calls") == 0
 
 
 def test_a_job_of_another_start_of_the_same_results_is_not_joined(slurm: Slurm) -> None:
