@@ -55,21 +55,15 @@ def test_one_bad_node_is_replaced_once(three_nodes: Cluster, tmp_path: Path) -> 
     with (checkout.results / "accounting.csv").open() as file:
         rows = {row["job_id"]: row["bad_node"] for row in csv.DictReader(file)}
     assert [rows[job] for job, _ in jobs] == ["node2", ""]
-    # Started again, nothing is measured; with another setting, the bad node is still left out.
-    assert "submitted" not in checkout.snakemake("--profile", "profiles/slurm").stdout
-    checkout.configure(**CONFIG, repeats=2)
-    again = checkout.snakemake("--profile", "profiles/slurm")
-    assert re.findall(r"stage1 2x1: job \d+ runs on (\S+)", again.stdout) == ["node[1,3]"], again.stdout
 
 
 def test_a_bad_node_that_cannot_be_replaced(three_nodes: Cluster, tmp_path: Path) -> None:
     """Slurm refuses a job of two nodes without one of the two of its partition: the cause is the bad node."""
     checkout = ladder(tmp_path, three_nodes, "debug")
-    for _ in ("first start", "second start"):
-        climb = checkout.snakemake("--profile", "profiles/slurm")
-        assert climb.returncode == 1, climb.stdout
-        box = last_box(climb.stdout)
-        found = r"node2 failed the preflight of job \d+: /dev/shm cannot .*; a job without node2 is refused: sbatch: .*"
-        assert re.search(found, box["measured"]), box
-        assert "1. tell the site's support; once it is repaired, delete it from results/bad_nodes" in box["next"]
-        assert bad_nodes(checkout) == ["node2"]
+    climb = checkout.snakemake("--profile", "profiles/slurm")
+    assert climb.returncode == 1, climb.stdout
+    box = last_box(climb.stdout)
+    found = r"node2 failed the preflight of job \d+: /dev/shm cannot .*; a job without node2 is refused: sbatch: .*"
+    assert re.search(found, box["measured"]), box
+    assert "1. tell the site's support; once it is repaired, delete it from results/bad_nodes" in box["next"]
+    assert bad_nodes(checkout) == ["node2"]

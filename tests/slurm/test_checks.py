@@ -53,13 +53,11 @@ def jobs(cluster: Cluster) -> str:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_one_message_and_nothing_is_submitted(
-    each_cluster: Cluster, checkout: Checkout, mistake: str
-) -> None:
+def test_mistake_is_one_message_and_nothing_is_submitted(cluster: Cluster, checkout: Checkout, mistake: str) -> None:
     slurm, stages, message, found, advice = MISTAKES[mistake]
     configure(checkout, slurm, stages)
-    before = jobs(each_cluster)
-    result = Checkout(checkout.path, each_cluster).snakemake("--profile", "profiles/slurm")
+    before = jobs(cluster)
+    result = Checkout(checkout.path, cluster).snakemake("--profile", "profiles/slurm")
     assert result.returncode == 1
     profile, *lines = result.stdout.splitlines()
     assert profile.startswith("Using profile")
@@ -68,7 +66,7 @@ def test_mistake_is_one_message_and_nothing_is_submitted(
     assert found in lines[1]
     assert lines[-1].split()[0] == "next"
     assert advice in lines[-1]
-    assert jobs(each_cluster) == before
+    assert jobs(cluster) == before
 
 
 def test_resources_for_slurm_that_no_job_uses_are_named(cluster: Cluster, checkout: Checkout) -> None:

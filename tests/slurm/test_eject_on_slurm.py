@@ -53,7 +53,6 @@ CONFIG = {
     "variants": {
         "default": {},
         "srun": {"launcher": "srun", "network": {"interface": "ib0"}},
-        "mpirun": {"launcher": "mpirun"},
         "broken": {"launcher": "srun", "args": ["broken"]},
     },
     "measure": {"warmup_steps": 1, "min_steps": 2, "max_steps": 3, "plain_baseline": False},
@@ -105,7 +104,7 @@ def submit(cluster: Cluster, checkout: Checkout, run: str) -> Submitted:
     return Submitted(dict(re.findall(r"(\S+?)=(\S*)", shown)), witnesses, log)
 
 
-@pytest.mark.parametrize(("variant", "tasks", "cpus"), [("default", 2, 4), ("srun", 4, 2), ("mpirun", 4, 2)])
+@pytest.mark.parametrize(("variant", "tasks", "cpus"), [("default", 2, 4), ("srun", 4, 2)])
 def test_sbatch_reproduces_the_run(
     ejected: Checkout, cluster_without_accounting: Cluster, variant: str, tasks: int, cpus: int
 ) -> None:

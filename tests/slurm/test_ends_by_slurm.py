@@ -12,7 +12,6 @@ from cluster_config import Spec
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.ledger.jobs import read_rows
 from ddp_ladder.records.packed import RawContent
-from machines import System
 from project_copy import last_box
 
 pytestmark = pytest.mark.slurm
@@ -23,9 +22,9 @@ EAT = f"data = bytearray(b'x') * {EAT_MB}_000_000; import signal; signal.pause()
 
 
 @pytest.fixture(scope="module")
-def small_nodes(module_cluster: Callable[[Spec], Cluster], system: System) -> Cluster:
+def small_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
     """A node for each of the jobs, and slurmdbd."""
-    return module_cluster(Spec(nodes=6, gpus=1, cpus=2, accounting=True, conf=CONF, system=system))
+    return module_cluster(Spec(nodes=6, gpus=1, cpus=2, accounting=True, conf=CONF))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from faults import FAULTS, Fault, Told, tell
 
 pytestmark = pytest.mark.slurm
 
-HERE = ("SIGKILL of a step daemon", "two nodes that are cut off from each other", "a link that is cut during training")
+HERE = ("two nodes that are cut off from each other", "a link that is cut during training")
 WITHIN_S = 60.0
 
 

@@ -152,7 +152,7 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun", "mpirun"])
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_an_interrupted_job_ends_its_steps_in_order(nine_and_ten: Cluster, tmp_path: Path, launcher: str) -> None:
     """Scripts may save their state; every agent leaves its end."""
     cluster, checkout = nine_and_ten, copy_project(tmp_path)

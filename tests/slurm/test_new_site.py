@@ -39,5 +39,3 @@ def test_the_draft_climbs(cluster: Cluster, tmp_path: Path) -> None:
 
     again = checkout.snakemake("new_site").stdout
     assert (file.read_text(), "written: config/sites/ladder.yaml" in again) == (confirmed, True)
-    named = checkout.snakemake("doctor", "--config", "cluster=config/sites/ladder.yaml").stdout
-    assert "config/sites/ladder.yaml: ladder" in " ".join(named.split())

@@ -85,16 +85,17 @@ dist.destroy_process_group()
 """
 SLURM = ("--profile", "profiles/slurm")
 PRODUCTION: Mapping[str, Any] = {
-    "scale": "2x1", "args": ["{run_dir}"], "runtime": 2, "up_to_hours": 0.5, "warn_before_s": 30,
+    "scale": "2x1", "args": ["{run_dir}"], "runtime": 3, "up_to_hours": 1.0, "warn_before_s": 30,
     "unproven": True, "unrehearsed": True,
 }  # fmt: skip
+NO_HANG = {"at_least_s": 600}  # ranks that wait for a test, on a busy machine
 STAGES: Mapping[str, Any] = {"stage1": {"scales": ["2x1"], "runtime": 5}}
 
 
 def project(path: Path, cluster: Cluster, script: str = TRAINING, **production: Any) -> Checkout:
     checkout = copy_project(path, cluster)
     site = {**SITE, "node": {**SITE["node"], "gpus": 1}}
-    checkout.set_up(script, site, stages=STAGES, production={**PRODUCTION, **production})
+    checkout.set_up(script, site, stages=STAGES, production={**PRODUCTION, **production}, hang=NO_HANG)
     return checkout
 
 
@@ -112,7 +113,7 @@ def let(checkout: Checkout, steps: int) -> None:
 def await_saved(running: Climb, first: int, least: int) -> None:
     """Wait until a link that began with step ``first`` has saved step ``least``."""
     file = running.checkout.results / "production/runs/default/weak/2x1/r1/saved"
-    until_s = time.monotonic() + 120
+    until_s = time.monotonic() + 240
     while not file.exists() or [*map(int, file.read_text().split())] < [first, least]:
         assert running.process.poll() is None, running.text
         assert time.monotonic() < until_s, running.text
@@ -170,6 +171,7 @@ def test_a_chain_through_all_ends_of_links(
     alone = subprocess.Popen(torchrun, cwd=whole, env=environment(), stdout=subprocess.DEVNULL)
     cluster = make_cluster(Spec(nodes=3, gpus=1, cpus=2, memory_mb=4000, accounting=True))
     checkout = project(tmp_path / "project", cluster)
+    checkout.site(launcher="srun")  # torchrun would import torch, too, within the time of a link
 
     # 1: the signal. 2: the end of its time, with saves at intervals.
     let(checkout, 8)
@@ -251,31 +253,24 @@ def test_each_link_submits_the_next_one_until_the_training_is_complete(by_itself
     assert "submitted" not in again.stdout
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_chain_that_makes_no_progress_does_not_go_round(
-    cluster_without_accounting: Cluster, tmp_path: Path, is_killed: bool
-) -> None:
-    """The link itself ends the chain; if it is killed, the next one does, before it trains."""
+def test_a_chain_that_makes_no_progress_does_not_go_round(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
+    """If a link is killed, which would have ended the chain itself, the next one does, before it trains."""
     cluster = cluster_without_accounting
-    script = f"{STEPS}\nstate.touch()\n{'time.sleep(10_000)' if is_killed else 'sys.exit(3)'}"
+    script = f"{STEPS}\nstate.touch()\ntime.sleep(10_000)"
     checkout = project(tmp_path, cluster, script, scale="1x1")
     checkout.without_torch(script)
     job = chain_by_itself(checkout, cluster)
     state, following = checkout.results / "production/runs/default/weak/1x1/r1/state", job + 1
-    if is_killed:
-        cluster.await_true(state.exists, "slurmctld", "the first link", 120)
-        assert cluster.state(following) == "PENDING"
-        cluster.run(["scancel", str(job)])
-    assert cluster.await_state(following, timeout_s=120) == ("FAILED" if is_killed else "CANCELLED")
+    cluster.await_true(state.exists, "slurmctld", "the first link", 120)
+    assert cluster.state(following) == "PENDING"
+    cluster.run(["scancel", str(job)])
+    assert cluster.await_state(following, timeout_s=120) == "FAILED"
     cluster.await_state(job)
     assert queue(cluster) == []
     assert ends_of(checkout) == ["failed"]
-    said = f"the next link: cancelled: {following}; it had not begun"
-    assert (said in log_of(checkout, job)) is not is_killed
     files = (checkout.results / "production/jobs/1x1").glob("*.json")
     assert all(json.loads(file.read_text())["has_begun"] for file in files)
-    box = last_box(log_of(checkout, following if is_killed else job))
-    assert box["verdict"] == ("the job was cancelled" if is_killed else "a link ended without progress")
+    assert last_box(log_of(checkout, following))["verdict"] == "the job was cancelled"
 
 
 def test_what_no_link_wrote_counts_and_what_a_person_ended_is_not_followed_by_another(

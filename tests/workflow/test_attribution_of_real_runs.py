@@ -14,18 +14,10 @@ Told = tuple[ScalePoint, Attribution]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Told]:
-    """What is told of each cause at 2x1; the loaders have a worker each."""
+    """What is told of each cause at 2x1."""
     bench = Bench(tmp_path_factory.mktemp("causes"), steps=50)
-    causes = {"loaders": 1, "rank_forward": 0, "link": 0, "buffers+all_reduce": 0}
-    found = {cause: bench.told(cause, "2x1", workers, False) for cause, workers in causes.items()}
+    found = {cause: bench.told(cause, "2x1", 0, False) for cause in ("rank_forward", "buffers+all_reduce")}
     return {cause: (point, lost) for cause, (point, lost) in found.items() if lost}
-
-
-def test_loaders_that_are_slow_on_all_ranks_are_data_wait_and_no_node_is_left_out(told: Mapping[str, Told]) -> None:
-    _, found = told["loaders"]
-    assert found.named[0].cause == "data"  # other tests beside this one may slow the computation, too
-    assert any("loader workers per rank" in change.what for change in found.changes)
-    assert not any("exclude" in change.what for change in found.changes)
 
 
 def test_a_rank_that_is_always_late_is_persistent_imbalance_of_its_place(told: Mapping[str, Told]) -> None:
@@ -33,13 +25,6 @@ def test_a_rank_that_is_always_late_is_persistent_imbalance_of_its_place(told: M
     assert found.named[0].cause == "imbalance"
     assert point.step
     assert (point.step.imbalance_kind, point.step.slowest is None) == ("persistent", False)
-
-
-def test_a_slow_link_is_communication_of_ddp(told: Mapping[str, Told]) -> None:
-    _, found = told["link"]
-    assert found.named[0].cause == "communication"
-    assert "DDP's exchange of gradients takes" in found.named[0].evidence
-    assert any("each exchange of gradients serves twice the samples" in change.what for change in found.changes)
 
 
 def test_what_ddp_does_not_time_is_communication_of_its_kind(told: Mapping[str, Told]) -> None:

@@ -22,13 +22,13 @@ held = b"x" * (int(sys.argv[1]) * 4 * 1000**2)
 {NO_TORCH}"""
 
 
-def configure(checkout: Checkout, *arguments: str, **wanted: object) -> None:
-    workload = {"script": "loop.py", "args": ["{batch_per_gpu}", *arguments], "batch_per_gpu": {**RANGE, **wanted}}
+def configure(checkout: Checkout) -> None:
+    workload = {"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": RANGE}
     checkout.configure(workload=workload)
     checkout.without_torch(HUNGRY)
 
 
-def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it_as_that_of_a_search_alone(checkout: Checkout) -> None:
+def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it(checkout: Checkout) -> None:
     configure(checkout)
     done = checkout.climb("stage1", "stage2")
     assert done.returncode == 0, done.stdout
@@ -46,31 +46,6 @@ def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it_as_that_of_a_s
     assert "searching" not in done.stdout
     assert checkout.run_times() == before
     assert (checkout.results / "fit/1x1.json").stat().st_mtime_ns == found
-    # Another workload searches again: here alone, and the climb goes on from it.
-    configure(checkout, "--more")
-    assert "will be measured again" not in checkout.snakemake("stage1", "--dry-run").stdout
-    done = checkout.snakemake("fit")
-    assert done.returncode == 0, done.stdout
-    assert "searching the batch per GPU from 8 to 512" in done.stdout
-    assert "out of memory" in done.stdout
-    assert checkout.run_times() == before
-    done = checkout.snakemake("--cores", "1", "stage1")
-    assert done.returncode == 0, done.stdout
-    assert "searching" not in done.stdout
-    checkout.configure()
-    done = checkout.snakemake("fit")
-    assert done.returncode == 1
-    assert "workload.batch_per_gpu: the batch is set, so there is nothing to search" in done.stdout
-
-
-def test_where_no_batch_fits_the_gate_says_so(checkout: Checkout) -> None:
-    configure(checkout, **{"from": 200})
-    done = checkout.climb("stage1")
-    assert done.returncode == 1
-    failure = checkout.record("default/weak/1x1/r1")["failure"]
-    assert failure["why"].startswith("no batch fits: 200, the smallest that was tried: out of memory")
-    assert "lower `from` of workload.batch_per_gpu" in failure["next"]
-    assert "no batch fits" in done.stdout
 
 
 def test_another_failure_ends_the_search_with_its_cause_and_the_next_one_goes_on(checkout: Checkout) -> None:

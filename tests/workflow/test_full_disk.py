@@ -128,10 +128,8 @@ def commands(results: str) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("fault", [FULL, "chmod --recursive a-w {}"])
-def test_every_command_ends_with_one_message(
-    new_checkout: Callable[..., Checkout], mounts: OwnMounts, fault: str
-) -> None:
+def test_every_command_ends_with_one_message(new_checkout: Callable[..., Checkout], mounts: OwnMounts) -> None:
+    """The results belong to someone else: nothing in them may be written."""
     checkout = new_checkout(NO_TORCH, size_kb=400)
 
     def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
@@ -142,7 +140,7 @@ def test_every_command_ends_with_one_message(
         )
 
     assert run(commands("results")["plan"]).returncode == 0
-    mounts.sh(fault.format(checkout.results))
+    mounts.sh(f"chmod --recursive a-w {checkout.results}")
     for name, argv in commands("results").items():
         done = run(argv)
         assert done.returncode == 1, name
