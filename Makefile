@@ -85,7 +85,7 @@ lock: $(VENV)/.test-$(READY)
 	@$(BIN)/python .ci/lock.py
 
 schemas: $(VENV)/.workflow-$(READY)
-	$(BIN)/python workflow/scripts/write_schemas.py
+	$(BIN)/python .ci/write_schemas.py workflow/schemas
 
 example: $(VENV)/.test-$(READY)
 	@$(BIN)/python benchmarks/example.py

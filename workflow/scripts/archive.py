@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
-import ddp_ladder.common.requirements
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.archive.archive import archive_name, make_archive
 from ddp_ladder.archive.names import Names
 from ddp_ladder.common.command import RESULTS, command, option

@@ -11,7 +11,7 @@ from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.assembly.assemble import record_of
 from ddp_ladder.assembly.run_records import MOST_RANKS, write_tables
 from ddp_ladder.common.command import command, option

@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-import ddp_ladder.common.requirements
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.command import RESULTS, command, option

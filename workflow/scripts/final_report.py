@@ -17,8 +17,7 @@ from argparse import Namespace
 from datetime import date
 from pathlib import Path
 
-import ddp_ladder.common.requirements
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import RESULTS, command
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import for_terminal, notify

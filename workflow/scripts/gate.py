@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import after_gate, restore_records
 from ddp_ladder.common.command import PLAN, command, option

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-import ddp_ladder.common.requirements
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.history import Ladder, histories, in_order
 from ddp_ladder.archive.archive import read_archive
 from ddp_ladder.common.command import command, option

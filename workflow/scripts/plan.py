@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.climb.ladder import runs_to_do, witnesses_to_do
 from ddp_ladder.common.command import command, option

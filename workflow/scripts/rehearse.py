@@ -9,7 +9,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import PLAN, job_command, option
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.production.rehearsal import judge_rehearsal, not_made, write_rehearsal

@@ -19,8 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import ddp_ladder.common.requirements
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords, write_tables
 from ddp_ladder.common.command import command, option

@@ -12,7 +12,7 @@ from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import PLAN, job_command, option
 from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.production.chain import read_chain, read_chain_plan, read_links, used_hours

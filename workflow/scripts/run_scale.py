@@ -11,7 +11,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-import ddp_ladder.common.single_thread  # noqa: F401
+import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.command import PLAN, job_command, option
 from ddp_ladder.gates.gate import require_open_gate

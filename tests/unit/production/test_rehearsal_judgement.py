@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_ladder.common.files import read_json, write_json
-from ddp_ladder.ledger.resumption import resumption
+from ddp_ladder.ledger.kept import resumption
 from ddp_ladder.production.rehearsal import LONGER, VERDICTS, Start, judged, printed_losses, start_of
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import TrainingState

@@ -1,4 +1,4 @@
-"""End a program under a Python that cannot run it, with one message instead of an ImportError.
+"""End a program under a Python that cannot run it, with one message instead of an ImportError; and import numpy.
 
 Users start programs with the Python of the system, or Snakemake from a module of their centre. Such a program imports
 this before all else, so it is written for an old Python without packages.
@@ -26,3 +26,13 @@ if sys.version_info < OLDEST_PYTHON or missing:
             sys.executable, *sys.version_info[:2], lacks, *OLDEST_PYTHON, FILE, "\n      or, ".join(steps)
         )
     )
+
+# numpy without threads: its BLAS would start one for each core of a login node, and each waits busily at first. The
+# environment is left as it was: a training may want these threads.
+THREADS = "OPENBLAS_NUM_THREADS"
+before = os.environ.get(THREADS)
+os.environ.setdefault(THREADS, "1")
+import numpy  # noqa: E402, F401
+
+if before is None:
+    del os.environ[THREADS]

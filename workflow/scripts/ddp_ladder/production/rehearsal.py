@@ -24,7 +24,7 @@ from ddp_ladder.common.findings import Finding, Severity
 from ddp_ladder.common.formats import count, rank_numbers, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Several, Version3
-from ddp_ladder.ledger.resumption import GOOD, Kind, Resumption, resumptions
+from ddp_ladder.ledger.kept import GOOD, Kind, Resumption, resumptions
 from ddp_ladder.measuring.fingerprint import changes
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.plan.short_runs import script_digest
