@@ -30,8 +30,8 @@ BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP_INSTALL := bin/python -m pip --disable-pip-version-check install --quiet
 # The packages of the workflow that use others, whose versions differ, and so does Python's. All code runs in `test`.
-OF_VERSIONS := $(patsubst %,tests/unit/%,analysis climb common gates job_script live measuring nodes records report run \
-  settings test_versions.py) --ignore tests/unit/analysis/test_published_scaling.py
+OF_VERSIONS := $(patsubst %,tests/unit/%,analysis climb common gates live measuring nodes records report run settings \
+  test_versions.py) --ignore tests/unit/analysis/test_published_scaling.py
 # With LOCKED=1 the marks of what is set up have names of their own: a .venv with other versions is not taken for it.
 READY := ready$(if $(LOCKED),-locked)
 CONSTRAINTS := $(if $(LOCKED),--constraint requirements.lock)
