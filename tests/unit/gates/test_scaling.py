@@ -9,6 +9,7 @@ from ddp_ladder.analysis.decisions import Work, with_cost
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.gates.figures import columns
+from ddp_ladder.gates.interval import in_doubt
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
 from ddp_ladder.plan.plan import RunSpec, Units
@@ -118,12 +119,10 @@ def test_a_doubt_here_or_at_the_baseline_travels_with_what_is_computed_from_it(w
         records[name] = record.replace(remarks=(doubt,) * (str(record.spec.scale) == where))
     first, point = with_cost(scale_points(specs, records), Work(samples=1e6), Units())
     for key in ("speedup", "efficiency"):
-        assert point.of(key).doubts_in_words == f"at {where} its samples are a guess"
+        assert in_doubt(point.of(key)) == f"at {where} its samples are a guess"
     for key in ("samples_per_s", "gpu_hours_per_million_samples", "hours_to_solution", "wall_hours_to_solution"):
         doubted = first if where == "1x1" else point
-        assert [one.of(key).doubts_in_words for one in (first, point) if one.of(key).doubts] == [
-            doubted.of("samples_per_s").doubts_in_words
-        ]
+        assert [in_doubt(one.of(key)) for one in (first, point) if one.of(key).doubts] == [in_doubt(doubted.rate)]
 
 
 def run(scale: str, wall_s: float, samples: int, repeat: int = 1) -> Record:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import write_json
-from ddp_ladder.common.findings import Finding
+from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan import short_runs as fits
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.plan.short_runs import Fit, Trial, fit_file, planned
 from ddp_ladder.production.plan import Production, dry_run_text, production_of, rehearsal_plan, rehearsal_text
 from ddp_ladder.production.rehearsal import rehearsal_directory, rehearsed, write_rehearsal
+from ddp_ladder.records.record import read_record, write_record
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import load_settings
 from make_runs import RATES, write_run
@@ -128,3 +129,15 @@ def test_a_rehearsal_holds_for_another_place_and_of_another_script_both_values_a
     assert rehearsed(results, spec, given).startswith("passed on ")
     with pytest.raises(UserError, match=r"directory: was \{run_dir\}, is none"):
         rehearsed(results, begun(settings())[0].job.runs[0], given)
+
+
+def test_a_figure_in_doubt_is_promised_with_its_doubt() -> None:
+    given = settings()
+    climbed(given)
+    for file in Path(given.experiment.results).glob("runs/default/weak/1x2/*/record.json"):
+        record = read_record(file)
+        doubt = remark("doubtful count", "the number of samples is doubtful", "set samples_per_step")
+        write_record(file, record.replace(remarks=(doubt,)))
+    production, text = begun(given)
+    assert production.chain.promised_samples_per_s is not None
+    assert "warning: its speed is in doubt: at 1x2 the number of samples is doubtful" in text

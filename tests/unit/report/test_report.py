@@ -17,8 +17,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.common.files import write_json
-from ddp_ladder.common.findings import Finding
+from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.gates import figures
 from ddp_ladder.gates.figures import SCALING_CSV, Column, Figure, Table
 from ddp_ladder.gates.scaling import scale_points
@@ -27,6 +28,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.plan.short_runs import Fit, Trial, workload_key
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report import page
+from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import growth, looks
 from ddp_ladder.report.results import LadderResults, read_results
@@ -546,3 +548,21 @@ def test_a_new_figure_is_shown_as_its_row_says(monkeypatch: pytest.MonkeyPatch, 
         assert before[name].count(value) == 0
     for name in ("index.html", "scaling.md"):
         assert re.search(r"blocks, counted\W.*\W1\W.*how many blocks there are", after[name], re.DOTALL)
+
+
+def test_a_doubt_stands_wherever_the_figure_is_used(tmp_path: Path) -> None:
+    specs = make_specs([*EFFICIENCY])
+    doubt = remark("doubtful count", "the number of samples is doubtful: no batch was seen", "set samples_per_step")
+    records = [make_record(spec, rate(spec)).replace(remarks=(doubt,)) for spec in specs]
+    results = replace(found(specs, records), work=Work(samples=1e9))
+    shown = headline(results)
+    assert (shown.kind, shown.next) == ("doubtful", "set samples_per_step")
+    assert words(results).endswith("In doubt: at 2x4 the number of samples is doubtful: no batch was seen.")
+    files = written(tmp_path, results)
+    here = "at 1x1, 1x2, 1x4, 2x1 and 2 more the number of samples is doubtful: no batch was seen"
+    predicted = [line for line in files["scaling.md"].splitlines() if "Predicted, not measured" in line]
+    assert predicted
+    assert all(line.endswith(f"; in doubt, as {here}.") for line in predicted)
+    assert f"In doubt: {here}." in files["proposal.md"]
+    kinds = [each.training.run_type.split(", ")[-1] for each in milestones(ReportView(results, TODAY), per_node=False)]
+    assert kinds == ["recommended 1x4 (uncertain)", "cheapest 1x1 (uncertain)"]

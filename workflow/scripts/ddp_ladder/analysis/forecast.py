@@ -181,7 +181,7 @@ def forecast_line(job: ScaleJob, forecast: SeriesForecast, unit: HourUnit) -> st
     if forecast.run_s is not None:
         hours = unit.in_words(Hours.held(forecast.runs * forecast.run_s / 3600, job.scale.nodes, job.scale.world_size))
         text += f", {'at least ' if is_bound or job.is_adaptive else ''}{hours}"
-    return f"{text}{forecast.memory_in_words}".replace(NARROW_SPACE, " ")
+    return f"{text}{forecast.memory_in_words}{forecast.doubt_in_words}".replace(NARROW_SPACE, " ")
 
 
 def _place(forecast: SeriesForecast, several: bool) -> str:

@@ -27,7 +27,7 @@ from pydantic import ConfigDict, Field, model_validator
 from ddp_ladder.common.formats import NARROW_SPACE, interval, percent, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.gates.interval import WIDEST, Estimate, factor
+from ddp_ladder.gates.interval import WIDEST, Estimate, factor, in_doubt
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec
@@ -95,13 +95,16 @@ class MeasuredSeries:
     mode: Mode
     points: tuple[Measured, ...]
     noise: float | None = None  # half the 95 % interval of each point, relative; None: that of the repeats
+    doubt: str = ""  # why its figures may be wrong
 
     @classmethod
-    def of(cls, mode: Mode, figures: Sequence[tuple[Scale, float]], noise: float | None = None) -> MeasuredSeries:
+    def of(
+        cls, mode: Mode, figures: Sequence[tuple[Scale, float]], noise: float | None = None, doubt: str = ""
+    ) -> MeasuredSeries:
         """Return a series from (scale, samples/s); several figures of one scale are its repeats."""
         scales = sorted({scale for scale, _ in figures}, key=lambda scale: (scale.world_size, scale.nodes))
         repeats = [tuple(rate for scale, rate in figures if scale == own) for own in scales]
-        return cls(mode, tuple(map(Measured, scales, repeats)), noise)
+        return cls(mode, tuple(map(Measured, scales, repeats)), noise, doubt)
 
     @property
     def smallest(self) -> Measured:
@@ -139,7 +142,7 @@ def series_of(points: Sequence[Point], variant: str, mode: Mode) -> MeasuredSeri
         if (rate.low and rate.high) or point.repeats > 1
     ]
     figures = [(point.scale, rate.value) for rate, point in rates]
-    return MeasuredSeries.of(mode, figures, median(halves) if halves else None)
+    return MeasuredSeries.of(mode, figures, median(halves) if halves else None, in_doubt(*(rate for rate, _ in rates)))
 
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
@@ -299,6 +302,7 @@ class Prediction(Model):
     largest_measured: str
     notes: Several[str]
     peak_memory_bytes: float | None = None
+    doubt: str = ""  # why it may be wrong: the doubts of the figures that it is made from
 
     @property
     def memory_in_words(self) -> str:
@@ -308,7 +312,17 @@ class Prediction(Model):
         return f", about {float(f'{self.peak_memory_bytes / 1e9:.2g}'):g} GB per GPU if all ranks share the state"
 
     @property
+    def doubt_in_words(self) -> str:
+        """Return ``; in doubt, as at 1x1 the number of samples is a guess``; empty if it is not."""
+        return f"; in doubt, as {self.doubt}" if self.doubt else ""
+
+    @property
     def in_words(self) -> str:
+        """Return its figures, and why they may be wrong."""
+        return f"{self.figures_in_words}{self.doubt_in_words}"
+
+    @property
+    def figures_in_words(self) -> str:
         """Return ``8x2 (weak scaling): 12,300 samples/s [9,800-13,100], 84 % efficiency against 1x1``."""
         if self.samples_per_s is None:
             rate = f"at most {significant(self.samples_per_s_bound)} samples/s"
@@ -344,6 +358,7 @@ def predict(series: MeasuredSeries, at: Scale) -> Prediction:
         baseline=str(series.smallest.scale),
         largest_measured=str(series.largest.scale),
         notes=tuple(_notes(series, at, rate is not None)),
+        doubt=series.doubt,
     )
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ddp_ladder.common.formats import grouped
+from ddp_ladder.common.formats import grouped, in_short
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.measuring.statistic import COVERAGE, STANDARD_ERRORS, median
 from ddp_ladder.settings.terms import JOBS_DIFFER_PERCENT
@@ -202,10 +202,6 @@ class Estimate:
             return self.value, self.value
         return self.low, self.high
 
-    @property
-    def doubts_in_words(self) -> str:
-        return "; ".join(doubt.in_words for doubt in self.doubts)
-
     def alike(self, value: float | None) -> Estimate | None:
         """Return another figure with its source and doubts, and without an interval; None if that is not known."""
         return None if value is None else Estimate(value, source=self.source, doubts=self.doubts)
@@ -233,6 +229,13 @@ class Estimate:
         low, high = (end and constant / end for end in (self.high, self.low))
         log = self.log and replace(self.log, mean=-self.log.mean).times(constant)
         return replace(self, value=constant / self.value, low=low, high=high, log=log)
+
+
+def in_doubt(*figures: Estimate | None) -> str:
+    """Return ``at 1x2 and 1x4 the number of samples is doubtful``: the doubts of all figures; empty without any."""
+    doubts = dict.fromkeys(doubt for figure in figures if figure for doubt in figure.doubts)
+    places = grouped((doubt.what, doubt.place) for doubt in doubts)
+    return "; ".join(f"at {in_short(where, 4)} {what}" if any(where) else what for what, where in places.items())
 
 
 def median_of_known(values: Sequence[float | None]) -> float | None:

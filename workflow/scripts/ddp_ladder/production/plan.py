@@ -22,6 +22,7 @@ from ddp_ladder.common.formats import count, duration, in_short, percent, signif
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Model, Positive, Several, Version1
 from ddp_ladder.gates.gate import judge
+from ddp_ladder.gates.interval import in_doubt
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.ledger.jobs import job_files, read_rows
@@ -262,6 +263,7 @@ def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -
             _require(keys.unproven, where, f"{keys.scale} was not measured{why}", _measured(points))
             return keys.scale, None, rule, [f"{keys.scale} is not proven"], decision
         wanted = point
+        doubts += [f"its speed is in doubt: {words}"] if (words := in_doubt(point.rate)) else []
     for problem in _closed_gates(verdicts, wanted.stage):
         _require(keys.unproven, where, f"{wanted.scale} is not proven: {problem}", _open(verdicts, points))
         doubts.append(f"{wanted.scale} is not proven: {problem}")

@@ -82,7 +82,7 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
             if point is None or hours is None or of_steps is None:
                 continue
             low, high = (end and end / of_steps.value for end in (of_steps.low, of_steps.high))
-            doubt = " (uncertain)" * bool(point is best and decision.doubt)
+            doubt = " (uncertain)" * bool(of_steps.doubts or (point is best and decision.doubt))
             training = PlannedTraining(
                 run_type=f"training, {point.mode} scaling, {kind} {point.scale}{doubt}",
                 mode=point.mode,
@@ -253,5 +253,6 @@ def beyond(view: ReportView) -> Iterator[Block]:
         hours = (outlook.gpu_hours_per_million_samples or 0.0) / outlook.gpus
         held = Hours.held(hours, Scale.parse(outlook.scale).nodes, outlook.gpus)
         cost = f"{view.plan.hour_unit.in_words(held)} per million samples"
-        words = f"predicted, not measured: {outlook.in_words}{f', at {cost}' if outlook.samples_per_s else ''}"
+        at_cost = f", at {cost}" if outlook.samples_per_s else ""
+        words = f"predicted, not measured: {outlook.figures_in_words}{at_cost}{outlook.doubt_in_words}"
         yield Block(" ".join(full_stop(capitalised(line)) for line in (words, *outlook.notes)))

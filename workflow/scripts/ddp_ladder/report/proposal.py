@@ -25,6 +25,7 @@ from ddp_ladder.gates.figures import (
     TOKENS_PER_S_PER_GPU,
     columns,
 )
+from ddp_ladder.gates.interval import in_doubt
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.platform.accelerators import ACCELERATORS
@@ -283,6 +284,8 @@ def _scaling(view: ReportView) -> Iterator[Block]:
             rows=tuple(rows),
             figures=len(headings),
         )
+        if doubts := in_doubt(*(figure for p in decision.points for figure in (p.rate, p.of("efficiency")))):
+            yield Block(f"In doubt: {full_stop(doubts)}")
 
 
 def _jobs_of(view: ReportView, point: ScalePoint) -> list[str]:

@@ -384,8 +384,14 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
         gate, item = doubts[0]
         text += f" Decided on the estimate alone: {item.scale} {full_stop(item.in_words)}"
         text += _judged_earlier(gate, points)
-    doubtful = bool(doubts or disturbed) or any(point.status in ("check", "not comparable") for point in last)
-    return Headline("doubtful" if doubtful else "reached", text, disturbed.next if disturbed else None)
+    figures = [figure for point in last for figure in (point.of("efficiency"), point.rate) if figure]
+    in_doubt = [doubt for figure in figures for doubt in figure.doubts if doubt.in_words not in text]
+    if in_doubt:
+        text += f" In doubt: {full_stop('; '.join(dict.fromkeys(doubt.in_words for doubt in in_doubt)))}"
+    steps = [disturbed.next] if disturbed else [doubt.next for doubt in in_doubt]
+    is_unlike = any(point.status in ("check", "not comparable") for point in last)
+    kind: Kind = "doubtful" if doubts or disturbed or in_doubt or is_unlike else "reached"
+    return Headline(kind, text, steps[0] if steps else None)
 
 
 def _judged_earlier(gate: Verdict, points: Sequence[ScalePoint]) -> str:
