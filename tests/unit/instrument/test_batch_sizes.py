@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from ddp_ladder_instrument.batch_sizes import EXAMINED_EVERY, FIRST_BATCHES, BatchSizes, digest
-from ddp_ladder_instrument.trained import Batch, Pass
+from ddp_ladder_instrument.trained import Drawn, Pass
 from torch import Size, Tensor, nested, zeros
 from torch.nn.utils.rnn import pack_sequence
 
@@ -181,8 +181,10 @@ def test_what_raises_when_it_is_asked_is_taken_as_it_is() -> None:
 
 def test_what_did_not_arrive_is_no_sample_of_a_step() -> None:
     pass_ = Pass(1, real=10)
-    pass_.queue += [Batch(8, 2, False), Batch(8, 0, False)]
-    assert [pass_.take(), pass_.take()] == [(6, 2), (2, 6)]  # the last six are padding
+    pass_.draw(8, 2, False)
+    assert pass_.waiting == Drawn(1, 6, 2)
+    pass_.draw(8, 0, False)
+    assert pass_.waiting == Drawn(2, 8, 8)  # the last six are padding
 
 
 TOKENS: dict[str, tuple[list[Any], list[int]]] = {  # batches of 4; the different lengths of their samples

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ddp_ladder.diagnosis.correctness import LEAST_UNTRAINED
 from ddp_ladder.records.judging import judged_anew
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.steps import matrix_of
@@ -33,7 +34,7 @@ LINES = (
     "optimizers.py fused",
     "optimizers.py lbfgs",
     "optimizers.py per_layer",
-    *(f"left_out.py {kind}" for kind in ("behind", "thrown", "no_grad", "aside", "breaks")),
+    *(f"left_out.py {kind}" for kind in ("thrown", "no_grad", "aside", "breaks")),
     "snapshots.py",
     "tutorial_imagenet.py -b 16",
     "-m package.train --batch-size 7",
@@ -65,9 +66,18 @@ def test_script(warm: Warm, tmp_path: Path, line: str) -> None:
         assert (record["ddp"]["exchanges"], record["fingerprint"]["backward_passes"]) == (EXCHANGES[line], 4)
 
 
-@pytest.mark.parametrize("line", ["accumulate.py sync", "gan.py own", "left_out.py behind", "left_out.py no_grad"])
+@pytest.mark.parametrize("line", ["accumulate.py sync", "gan.py own", "left_out.py no_grad"])
 def test_script_on_one_rank(warm: Warm, tmp_path: Path, line: str) -> None:
     check(warm, tmp_path, *words_of(line), ranks=1)
+
+
+def test_batches_that_are_skipped_before_their_backward_pass_are_counted_with_a_doubt(
+    warm: Warm, tmp_path: Path
+) -> None:
+    measured = run(warm, tmp_path, "left_out.py", "behind", ranks=1)
+    assert sum(measured.samples(0)) > sum(measured.tally(0)["samples"])
+    batches = measured.ran.rank()["batches"]
+    assert batches["unclear"] > LEAST_UNTRAINED * batches["drawn"]
 
 
 @pytest.mark.parametrize("how", ["subclass", "around"])

@@ -142,7 +142,7 @@ def of_module(events: Log, made: int, sent: int, other: int) -> None:
     now_s = float(len(events))
     for module, passes in ((1, other), (2, made)):
         for number in range(passes):
-            events.add(log.FORWARD, now_s, now_s, module, 8, 8, log.SENDS if number < sent else log.NO_SYNC)
+            events.add(log.FORWARD, now_s, now_s, module, 0, 0, log.SENDS if number < sent else log.NO_SYNC)
     events.add(log.BACKWARD, now_s, now_s)
     events.add(log.STEP, now_s, now_s)
     events.add(log.DDP, 0.001, now_s, 2, 1.0, 5e-9, 0.0)

@@ -12,12 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from ddp_ladder.records.raw_models import DrawingPlace, Witnessed
-from ddp_ladder.records.witnessed import compared, doubt_on, factor
 from ddp_ladder_instrument.contract import WITNESS_STEPS
 from ddp_ladder_instrument.files import NotMeasured, RunSettings
 from ddp_ladder_instrument.log import read_log
-from ddp_ladder_instrument.machine import judge
 from ddp_ladder_instrument.observer import TorchObserver
 from ddp_ladder_instrument.places import Place
 from ddp_ladder_instrument.recorder import Recorder
@@ -25,6 +22,7 @@ from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.witness import NONE, RAW, WHOLE, Range, Tag, Tagged
 from instrument_support import INSTRUMENT, python_named, run_plainly, script
 from rank_support import on_ranks
+from witness_support import counted
 from witnessed_loops import DOUBTS, LOOPS, OF_TWO_RANKS
 
 
@@ -35,27 +33,6 @@ class Told(NamedTuple):
     testimony: dict[str, Any]
     log: bytes
     places: list[Place]
-
-    @property
-    def of_another_run(self) -> tuple[Witnessed, float]:
-        """What the witness says, and the samples that the ladder then counts in a run with the same log."""
-        facts = {"places": self.places, "samples_per_step": None, "later_stage": False}
-        verdict = compared(self.testimony, read_log(self.log), facts)
-        places = [
-            {**place, "counted": counted}
-            for place, counted in zip(self.testimony["places"], verdict.counted, strict=True)
-        ]
-        witness = Witnessed.from_json({"status": verdict.status, "why": verdict.why, "places": places})
-        never = {place.lines for place in witness.places if not place.trained}
-        beside = {k for k, place in enumerate(self.places) if witness.is_seen and place in never}
-        judged = judge(read_log(self.log), None, False, beside)
-        drawn = [
-            DrawingPlace(lines=self.places[k], batches=batches, samples=samples, trained=trained)
-            for k, (batches, samples, trained) in judged.places.items()
-        ]
-        assert doubt_on([], witness) or verdict.status != "doubtful"
-        times = factor(drawn, witness) if witness.status == "differs" else 1.0
-        return witness, times * sum(judged.table.samples)
 
 
 def followed(run: Callable[[list[int]], None]) -> Told:
@@ -110,7 +87,7 @@ def test_the_count_is_that_of_the_loop_or_doubted(of_one: dict[str, Told], name:
 def test_so_is_that_of_other_runs(of_one: dict[str, Told], name: str) -> None:
     """Of a short log the end of the last step may be missing."""
     told = of_one[name]
-    witness, samples = told.of_another_run
+    witness, samples = counted(told.testimony, read_log(told.log), told.places)
     if name in DOUBTS:
         assert witness.status in ("doubtful", "not followed")
     elif samples:  # else no step was seen, and the run has failed

@@ -6,17 +6,24 @@ own stopwatch (tests/scripts/tally.py).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import Log
+from ddp_ladder_instrument.places import Place
+from ddp_ladder_instrument.testimony import Drawn, Step, content, training_steps
 
 WAIT_S, FORWARD_S, BACKWARD_S, STEP_S, VALIDATION_S, PAUSE_S = 0.5, 0.25, 1.0, 0.125, 64.0, 1024.0
-WIDTH = 1000  # second dimension of a model's input
+
+
+def place(number: int) -> Place:
+    """Return where the script draws from the loader of this number."""
+    return f"train.py:{number}", "0a1b2c3d"
 
 
 class Batch(NamedTuple):
@@ -43,7 +50,7 @@ class Drawing:
     def __init__(self, loader: Loader) -> None:
         self.script, self._sizes, self._real = loader.script, iter(loader.sizes), loader.real
         self.script.passes += 1
-        self._number, self._position, self._living = self.script.passes, 0, True
+        self._number, self._place, self._position, self._living = self.script.passes, loader.number, 0, True
         self.script.begun.append(self._number)
         self.script.add(log.PASS, self._number, loader.number, loader.real)
         self.script.add(log.MADE, self._number, seconds=WAIT_S / 4)
@@ -56,10 +63,12 @@ class Drawing:
         if size is None:
             self._end(1)
             raise StopIteration
+        if not self._position:
+            script.add(log.PLACE, self._number, self._place)
         script.add(log.DRAW if script.grad else log.DRAW_NO_GRAD, self._number, size, seconds=WAIT_S)
         self._position += size
         script.batches += 1
-        script.pass_of[script.batches] = self._number
+        script.drawn.append(Drawn(self._number, place(self._place), size))
         padding = min(max(self._position - self._real, 0), size) if self._real >= 0 else 0
         return Batch(script.batches, size, padding)
 
@@ -81,7 +90,6 @@ class Script:
         self.grad = True
         self.loaders = self.passes = self.batches = 0
         self.begun: list[int] = []
-        self.pass_of: dict[int, int] = {}  # by the number of the batch
         self.is_over = self._evaluating = False
         self.is_ambiguous = False
         self._stepped: set[int] = set()
@@ -90,6 +98,8 @@ class Script:
         self.gradients: dict[int, dict[int, Batch]] = {}
         self._trained: set[int] = set()
         self._kept: dict[int, Batch] = {}
+        self.drawn: list[Drawn] = []
+        self.steps: list[Step] = []  # those of the loop
         self._pending: list[Batch] = []
         self._since_s: float | None = None
         self._spent_s = 0.0
@@ -118,8 +128,7 @@ class Script:
     def forward(self, batches: Iterable[Batch]) -> None:
         self.now_s += FORWARD_S
         if self.wrapped:
-            size = sum(batch.size for batch in batches)
-            self.add(log.FORWARD, 1, size, WIDTH, log.SENDS if self.grad else log.NO_GRAD)
+            self.add(log.FORWARD, 1, 0, 0, log.SENDS if self.grad else log.NO_GRAD)
 
     def backward(self, batches: Iterable[Batch], optimizers: Iterable[int] = (0,)) -> None:
         if self.visible:
@@ -166,16 +175,19 @@ class Script:
         """End a step of the loop."""
         size, padding = (sum(batch[k] for batch in self._pending) for k in (1, 2))
         self.rows.append((size - padding, padding))
+        self.steps.append(Step(0, {batch.number - 1: float(batch.size) for batch in self._pending}, frozenset()))
         self._pending.clear()
         known = self._since_s is not None and not self.is_ambiguous
         self.seconds.append(self._spent_s + self.now_s - (self._since_s or 0.0) if known else None)
         self._spent_s, self._since_s, self.is_ambiguous = 0.0, self.now_s, False
 
-    def left_out(self) -> tuple[int, int]:
-        """Return the batches of passes that trained, and those of them that no step used."""
-        trained = {self.pass_of[number] for number in self._trained}
-        drawn = sum(each in trained for each in self.pass_of.values())
-        return drawn, drawn - len(self._trained)
+    def testimony(self) -> dict[str, Any]:
+        """Return what a witness sees of the loop."""
+        told = content(self.drawn, self.steps, training_steps(self.drawn, self.steps), {}, {})
+        return cast("dict[str, Any]", json.loads(json.dumps(told)))
+
+    def places(self) -> list[Place]:
+        return [*map(place, range(self.loaders))]
 
     def capture(self, optimizer: int = 0) -> None:
         self.add(log.CAPTURE, -1)
@@ -644,7 +656,8 @@ def sensible(world: World) -> World:
     if w.body in ("ppo", "gan"):
         put(fails=False)
     if not w.visible:
-        put(body="plain", scaler=0)  # GradScaler takes backward passes
+        put(body="plain", scaler=0, eval_training="", accumulate=1, buffer=1)  # GradScaler takes backward passes
+        put(second="" if w.second == "turns" else w.second)
     if w.source in STOPPED:
         put(stop_at=max(w.stop_at, w.accumulate * w.group))  # else it never steps
     # Does the next step apply the gradients of a skipped one?
@@ -652,129 +665,18 @@ def sensible(world: World) -> World:
         put(scaler=0)
     if w.scaler and w.remainder == "leaks":
         put(remainder="dropped")
-    # A run of a few steps that ends early, or breaks off each epoch, with batches that wait: their sizes are alike.
-    # So does the batch that zip() draws in vain, beside several that are concatenated.
-    if w.ahead and (w.source in STOPPED or w.ends_at >= 0):
-        put(last=0, padding=0)
-        if w.body in SEVERAL:
-            put(source="plain")
-    if w.source == "range" and w.group > 1:
-        put(last=0, padding=0)
-    # As many batches skipped, drawn together or broken off as there are further backward passes of each.
-    if w.body in SEVERAL:
-        put(buffer=1)
-        if w.group > 1:
-            put(source="plain", wrapped=True, second="", ahead=0, val_grad=False, skip_at="")
-        if bin(w.skips).count("1") > 1:
-            put(skips=1 << 4)
-    # A batch that is validated on with gradients, in a run of a few steps.
-    if w.val_grad and w.val_data == "one" and (w.source != "plain" or w.group * w.buffer > 1):
-        put(val_data="loader")
-    # Several batches at once, one step or backward pass each, and something unusual besides.
-    if w.buffer > 1 or (w.group > 1 and w.body == "parts"):
-        put(second="", skip_at="", eval_training="", val_grad=False)
-    if w.buffer > 1 and w.ahead:  # an epoch of a few batches is over before its first step
-        put(validate="")
-    if w.ends_at >= 0:
-        put(warm_step=False, ends_at=12 if w.skip_at or w.second == "turns" else w.ends_at)
-        if w.second == "turns":
-            put(ahead=0)
-    if not w.skip_at or not w.skips:
-        put(skip_at="", skips=0)
-    return World(**vars(w))
-
-
-def clear(world: World) -> World:
-    """Return the nearest world whose events tell it from others: it is judged exactly, also where a doubt is said.
-
-    Each reason is a class of worlds with the same events and another truth, for which a doubt is right.
-    """
-    w = combinable(world)
-    put = vars(w).update
-    # Loops that nobody writes.
-    if w.zero == "missing" or w.body == "closure" or w.source in STOPPED:
-        put(scaler=0)  # the skipped gradients would be applied with the next ones; GradScaler takes no closure
-    if w.body in ("ppo", "gan"):
-        put(fails=False)
     if w.ends_at >= 0:
         put(warm_step=False)
-    if w.scaler and w.remainder == "leaks":
-        put(remainder="dropped")  # does the skipped step take it along?
-    # Without backward passes a step takes their place.
-    if not w.visible:
-        put(body="plain", accumulate=1, scaler=0, buffer=1)
-    if w.body in ONCE or not w.visible:
-        put(skip_at="draw" if w.skip_at == "backward" else w.skip_at)
-    # Batches of several passes wait: which of them were skipped, or belong together, does not show.
-    if w.second:
-        put(buffer=1)
-        if w.skip_at != "backward" and w.second != "zip":
-            put(skip_at="")
-        if w.second != "zip" or w.body in SEVERAL:
-            put(group=1)
-        if w.second == "turns":
-            put(ahead=0, body="plain", late_train=False)
-    if w.source == "next_iter":
-        put(buffer=1, group=1, scaler=0, skip_at="", eval_training="", remainder="carried", warm_step=False)
-        put(body="plain" if w.body == "ppo" else w.body)
-    # Several batches, several backward passes: all of them each, or one each?
-    if w.buffer > 1:
-        put(accumulate=1, group=1, ahead=0, skip_at="", scaler=0, source="plain" if w.source in STOPPED else w.source)
-        put(body=w.body if w.body == "layers" else "plain")
-        if w.validate in IN_STEPS and (w.val_grad or w.validate != "inside"):
-            put(validate="")
-    if w.group > 1:
-        put(
-            source="plain" if w.source in STOPPED else w.source,
-            val_grad=False,
-            skip_at=w.skip_at if w.skip_at == "backward" else "",
-        )
+    # Of batches drawn ahead that are used several times or skipped, too, the loop does not show how many were.
+    if w.ahead and (w.body in SEVERAL or w.skip_at or w.validate in IN_STEPS):
         put(ahead=0)
-        if w.body in SEVERAL:
-            put(wrapped=True)
-    # A batch drawn in eval mode or without gradients, and one beside it: which of them was skipped?
-    if w.eval_training:
-        put(skip_at="", val_grad=False, second="", ahead=0)
-    # Batches that are skipped show by what is usual: they are rare, or the model's input shows their size.
-    if w.skip_at in ("draw", "forward"):
-        put(count=max(w.count, 9), epochs=max(w.epochs, 3))
-        is_shown = w.wrapped and w.skip_at == "draw" and not w.second and w.body not in ("graph", "full", "svrg")
-        if not is_shown and bin(w.skips).count("1") > 2:
-            put(skips=0b1000100)
-        if w.ahead:
-            put(last=0, padding=0, skips=1 << 4, ends_at=-1)  # which of those that wait
-            put(validate="between" if w.validate in IN_STEPS else w.validate)
-        put(source="plain", ends_at=-1, val_grad=False, scaler=0)
-        if bin(w.skips).count("1") > 2:
-            put(accumulate=1)
-        put(late_train=False, last=0 if w.last == 1 else w.last)  # an input of one sample may be anything
-    # A validation in steps shows by its batches, without gradients, or by its rarity.
-    if w.validate in IN_STEPS and w.eval_training == "each":
-        put(validate="between")
-    if w.val_grad:
-        put(ends_at=-1, second="", source="plain" if w.source == "next_iter" else w.source)
-    if w.validate == "inside":
-        put(scaler=0)
-    if w.source == "next_iter" and w.val_data == "one":
-        put(val_data="loader")
-    if w.skip_at == "backward" and w.accumulate > 1:
-        put(skips=1 << 3, warm_step=False, source="plain")  # else it may never step
-    if w.validate in IN_STEPS and w.val_data == "one":
-        put(ahead=0, buffer=1)  # the time of a pass that goes on
-    if w.validate in IN_STEPS and (w.val_grad or w.eval_training):
-        put(val_every=max(w.val_every, 3 * w.accumulate), ahead=0)
-    # What is drawn ahead shows if the commonest cycle is there at least once more.
-    need = w.ahead + 3 * w.group * max(w.accumulate, w.buffer)
-    if w.count < need:
-        put(ahead=0, count=max(w.count, 3 * w.group * max(w.accumulate, w.buffer)))
-    if w.source in STOPPED:
-        put(stop_at=max(w.stop_at, w.ahead + 2, w.accumulate))
-        if w.ahead:
-            put(count=max(w.count, w.stop_at + 1 + w.ahead))
-    if w.ends_at >= 0:
-        put(ends_at=max(w.ends_at, 4), ahead=min(w.ahead, 1))
-    if w.ends_at >= 0 and w.ahead:
-        put(last=0, padding=0, source="plain")
+    if w.second == "turns":
+        put(buffer=1)
+    if w.body in SEVERAL and w.val_data == "one":  # between two backward passes of a batch
+        put(val_grad=False)
+    # What is drawn with gradients and in training mode is the validation.
+    if w.eval_training or w.validate == "first" or w.source == "next_iter":
+        put(val_grad=False)
     if not w.skip_at or not w.skips:
         put(skip_at="", skips=0)
     return World(**vars(w))
@@ -782,18 +684,26 @@ def clear(world: World) -> World:
 
 def ordinary(world: World) -> World:
     """Return the nearest of the loops that most people write: no doubt may be said."""
-    return clear(
+    w = sensible(world)
+    return sensible(
         replace(
-            clear(world),
+            w,
             skip_at="",
-            group=1,
+            group=w.group
+            if w.body == "parts" and w.source == "plain" and not (w.ahead or w.second or w.scaler or w.accumulate > 1)
+            else 1,
+            accumulate=w.accumulate if w.visible and not w.ahead else 1,
+            stop_at=max(w.stop_at, 3),
             buffer=1,
-            source="plain" if world.ahead or world.source == "next_iter" else world.source,
-            second="" if world.second == "turns" else world.second,
-            body="plain" if world.body in ("svrg", "full") else world.body,
+            source="plain" if w.ahead or w.source == "next_iter" else w.source,
+            second="" if w.second == "turns" else w.second,
+            body="plain" if w.body in ("svrg", "full") or (w.body == "parts" and w.ahead) else w.body,
             val_grad=False,
             eval_training="",
             ends_at=-1,
+            warm_step=False,
+            remainder="stepped" if w.ahead or w.scaler else w.remainder,
+            scaler=0 if w.ahead or w.source in STOPPED else w.scaler,
         )
     )
 

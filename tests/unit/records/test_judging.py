@@ -26,7 +26,7 @@ DRAWN, TRAINED = 80, 64
 
 
 def write_log(directory: RunDirectory, rank: int, cut_at: int | None = None) -> None:
-    """Write the log of a rank: in each step a batch of 16 is drawn and skipped, and one of 64 is trained on."""
+    """Write the log of a rank: 64 are trained on in each step, and in each fourth 16 are drawn with gradients off."""
     events, rows = Log(), read_steps(directory, rank)
     now_s = 100.0
     events.add(log.RANK, now_s, now_s, rank, STARTED_AT_S, log.FORMAT)
@@ -35,7 +35,7 @@ def write_log(directory: RunDirectory, rank: int, cut_at: int | None = None) -> 
     for number, row in enumerate(rows if cut_at is None else rows[:cut_at]):
         step_s, wait_s = float(row[3]), float(row[4])
         if number % 4 == 3:
-            events.add(log.DRAW, now_s, now_s, 1, DRAWN - TRAINED, 0, -1)
+            events.add(log.DRAW_NO_GRAD, now_s, now_s, 1, DRAWN - TRAINED, 0, -1)
         events.add(log.DRAW, now_s, now_s + wait_s, 1, TRAINED, 0, -1)
         now_s += step_s
         events.add(log.BACKWARD, now_s, now_s)

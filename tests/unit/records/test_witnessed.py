@@ -31,7 +31,7 @@ def place(lines: list[str], samples: int, trained: int) -> dict[str, Any]:
 def run(tmp_path: Path) -> RunDirectory:
     """A run of two ranks; each draws a batch of 64 for each step, and the rules doubt their own count."""
     directory = write_run(tmp_path, make_spec("1x2"))
-    doubts = {"drawn": 60, "untrained": 0, "compared": 0, "mismatched": 0, "graph_steps": 0, "unclear": 60}
+    doubts = {"drawn": 60, "untrained": 0, "unclear": 60}
     for rank in (0, 1):
         edit_rank(directory, rank, places=[place(TRAIN, DRAWN, DRAWN)], batches=doubts)
     return directory

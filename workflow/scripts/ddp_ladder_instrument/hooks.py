@@ -184,37 +184,27 @@ def patch_captures(graphs: type, note: Callable[[bool], None]) -> None:
     patch(graphs, "capture_end", ends)
 
 
-def patch_forward(note: Callable[[int, int, int, int], None], modules: weakref.WeakKeyDictionary[Any, int]) -> None:
-    """Note each forward pass of a module that DDP wraps: its number, two dimensions of its input, what it sends.
+def patch_forward(note: Callable[[int, int], None], modules: weakref.WeakKeyDictionary[Any, int]) -> None:
+    """Note each forward pass of a module that DDP wraps: its number, and what it sends.
 
     modules: the wrapped modules with their numbers.
     """
 
     @eager
-    def begin(module: Any, inputs: Sequence[Any], options: dict[str, Any]) -> None:
+    def begin(module: Any) -> None:
         number = modules.get(module)
         if number is not None:
             sends = SENDS if module.require_backward_grad_sync else NO_SYNC
-            note(number, *_dimensions((*inputs, *options.values())), sends if torch.is_grad_enabled() else NO_GRAD)
+            note(number, sends if torch.is_grad_enabled() else NO_GRAD)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def _pre_forward(self: Any, *inputs: Any, **options: Any) -> Any:
-            begin(self, inputs, options)
+            begin(self)
             return original(self, *inputs, **options)
 
         return _pre_forward
 
     patch(DistributedDataParallel, "_pre_forward", wrap)
-
-
-def _dimensions(inputs: Sequence[Any]) -> tuple[int, int]:
-    """Return the first two dimensions of the first tensor among a model's inputs; -1: there is none."""
-    for value in inputs:
-        if isinstance(value, torch.Tensor) and not value.is_nested:
-            return (value.size(0) if value.dim() else -1), (value.size(1) if value.dim() > 1 else -1)
-        if isinstance(value, (list, tuple)) and value:
-            return _dimensions(value)
-    return -1, -1
 
 
 def patch_fsdp(module: Any) -> None:

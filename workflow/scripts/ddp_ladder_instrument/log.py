@@ -27,8 +27,8 @@ DRAW = 5  # thing: the pass; amounts: indices (padding included), those of them 
 DRAW_NO_GRAD = 6  # the same, with gradients off
 END = 7  # thing: the pass; amount: 1 if it is exhausted, 0 if it is abandoned
 EPOCH = 8  # thing: the pass; amount: the epoch of its sampler (-1: unknown)
-FORWARD = 9  # of a module that DDP wraps; thing: the module; amounts: first two dimensions of its input (-1: none), and
-# NO_GRAD, SENDS (its backward pass exchanges gradients) or NO_SYNC
+FORWARD = 9  # of a module that DDP wraps; thing: the module; last amount: NO_GRAD, SENDS (its backward pass exchanges
+# gradients) or NO_SYNC. The others, in logs of earlier versions: first two dimensions of its input
 BACKWARD = 10
 STEP = 11  # thing: the optimizer
 SKIP = 12  # GradScaler skipped a step

@@ -1,8 +1,8 @@
 """The state machine that turns a rank's events (module ``log``) into steps, phases and doubts. Pure.
 
 It is fed online, for progress, limits and the hang watch, and once more at the end with the whole log, for the record:
-then it knows from the first event on what is usual in the run, and on a GPU the times of the device. The same log gives
-the same record at any later time; RULES is the version of what this module and ``trained`` decide.
+then it knows on a GPU the times of the device. The same log gives the same record at any later time; RULES is the
+version of what this module and ``trained`` decide.
 
 A step ends with an optimizer's step. A further step of an optimizer belongs to the same row
 
@@ -34,9 +34,9 @@ from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import Event, Log
 from ddp_ladder_instrument.table import DdpTimes, Phases, StepTable
 from ddp_ladder_instrument.timer import OptimizerSteps, PassTimer, UsualTurn
-from ddp_ladder_instrument.trained import EVAL_MODE, NO_GRAD, Batch, Pass, TrainedBatches, Usual
+from ddp_ladder_instrument.trained import Drawn, Pass, TrainedBatches
 
-RULES = 5
+RULES = 6
 """Version of the rules: a record made by another one is made anew from the log."""
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
@@ -45,23 +45,19 @@ MOST_STEPS = 1000
 class Machine:
     """Steps, phases and doubts of one rank, from its events so far.
 
-    samples_per_step: replaces counted samples, for loops without a DataLoader. usual, turn: what is usual in the whole
-    log, if that is known. beside: places whose batches never train: their passes are validations. on_pass: called
-    with the number of each training pass at its first step.
+    samples_per_step: replaces counted samples, for loops without a DataLoader. beside: places whose batches never
+    train: their passes are validations. turn: what is usual in the whole log, if that is known. on_pass: called with
+    the number of each training pass at its first step.
     replays: of CUDA graphs. skips: steps that GradScaler skipped. later_stage: of a pipeline, not the first.
     """
 
     def __init__(
-        self,
-        samples_per_step: int | None = None,
-        usual: Usual | None = None,
-        beside: Collection[int] = (),
-        turn: UsualTurn | None = None,
+        self, samples_per_step: int | None = None, beside: Collection[int] = (), turn: UsualTurn | None = None
     ) -> None:
         self.table = StepTable()
         self.phases = Phases()
         self.timer = PassTimer(self.table, self.phases, turn)
-        self.trained = TrainedBatches(usual)
+        self.trained = TrainedBatches()
         self.optimizers = OptimizerSteps()
         self.samples_per_step = samples_per_step
         self.beside = beside
@@ -69,7 +65,8 @@ class Machine:
         self.on_pass: Callable[[int], object] = lambda number: None
         self.first_pass = -1
         self.pass_over_at = -1  # the number of steps when a pass last ended
-        self.replays = self.skips = self.calls = self.graph_steps = 0
+        self.replays = self.skips = self.calls = 0
+        self._empty = 0  # steps without a batch, also none that was drawn ahead
         self.uneven = self.later_stage = False
         self.first_step_ended_s: float | None = None
         self.collectives: dict[float, list[float]] = {}  # calls, bytes, seconds, from the second step on
@@ -81,15 +78,12 @@ class Machine:
         self._over: list[float] = []  # passes that are over since the last step
         self._pending: list[Pass] = []  # drew since the last row
         self._last_row: list[Pass] = []
-        self._skipped = self._without_grad = False
+        self._skipped = False
         self._drew = False, False  # the row before the last one, if any, drew a batch; so did the last one
         self._row_had_gradients = False
         self._module = 0.0  # that DDP times: the one that was wrapped last
         self._made = self._sent = 0  # forward passes of it in the running row, and those that send gradients
         self._backwards = 0  # of the running row
-        self._inputs: list[tuple[int, int]] = []  # of the running row: dimensions of the model's inputs
-        self._of_row: tuple[int, list[tuple[int, int]]] = (0, [])  # samples of the last row, and its inputs
-        self._compared = self._mismatched = 0
         self._offset_s = 0.0  # of unix time
         self._measured: StepTable | None = None  # the rows when the measured steps were over
         self._captured: list[float] = []
@@ -102,7 +96,7 @@ class Machine:
         self._comm: list[tuple[float, float, float, float, float]] = []  # since the last draw: collectives
         self._handlers: dict[float, Callable[..., None]] = {
             log.RANK: self._on_rank, log.GROUP: self._on_group, log.PASS: self._on_begin, log.MADE: self._on_made,
-            log.PLACE: self._on_place, log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_no_grad,
+            log.PLACE: self._on_place, log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_aside,
             log.END: self._on_end, log.EPOCH: self._on_epoch,
             log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward,
             log.STEP: self._on_step, log.UNSETTLED: self._on_step, log.SKIP: self._on_skip, log.ZERO: self._on_zero,
@@ -176,6 +170,12 @@ class Machine:
         return self.timer.owner is not None and self.timer.owner.is_beside
 
     def _on_draw(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self._draw(begin_s, end_s, thing, a, b, c, self.timer.evaluating)
+
+    def _on_draw_aside(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self._draw(begin_s, end_s, thing, a, b, c, True)
+
+    def _draw(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float, is_aside: bool) -> None:
         pass_ = self._passes.get(thing)
         if pass_ is None or not pass_.living:
             return
@@ -201,8 +201,7 @@ class Machine:
             self._pending.append(pass_)
         pass_.batches += 1
         pass_.between_steps = timer.evaluating and timer.between_steps
-        flag = NO_GRAD if self._without_grad else EVAL_MODE * timer.evaluating
-        self.trained.draw(pass_, Batch(int(a), int(b), flag))
+        self.trained.draw(pass_, int(a), int(b), is_aside)
         pass_.wait_s += end_s - begin_s
         while self._comm and self._comm[-1][0] >= begin_s:  # made by the loader: they are a wait for data
             _, seconds, name, size, ranks = self._comm.pop()
@@ -212,11 +211,6 @@ class Machine:
     def _is_timed(self, mark: float) -> bool:
         """Return True if a draw's time is the device's, or there is no device."""
         return mark in self.marks or (mark == log.NO_MARK and not self.marks)
-
-    def _on_draw_no_grad(self, *event: float) -> None:
-        self._without_grad = True
-        self._on_draw(*event)
-        self._without_grad = False
 
     def _on_end(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         pass_ = self._passes.get(thing)
@@ -244,15 +238,11 @@ class Machine:
         if thing == self._module:
             self._made += 1
             self._sent += c == log.SENDS
-        self._inputs.append((int(a), int(b)))
-        self.trained.forward(self._inputs[-1])
 
     def _on_backward(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         if self._is_beside:
             return
         self._backwards += 1
-        if self._skipped and any(each.queue for each in self.trained.last):  # the next batch was drawn ahead
-            self._end_skipped()
         self.trained.backward()
         used = self.trained.last
         if used and not any(each.living for each in used):
@@ -286,7 +276,6 @@ class Machine:
             self._on_backward(begin_s, end_s, thing, a, b, c)
         for optimizer in captured:
             if optimizer >= 0:
-                self.graph_steps += 1
                 self._on_step(begin_s, end_s, optimizer, a, b, c)
         if not captured:
             self.trained.made += 1  # gradients may have been computed
@@ -384,13 +373,13 @@ class Machine:
             return steps < MOST_STEPS
         return steps < self.optimizers.in_row_before  # the last batch of a pass
 
-    def _add_row(self, taken: dict[Pass, tuple[int, int]], host_s: float, now_s: float) -> None:
+    def _add_row(self, taken: dict[Pass, Drawn], host_s: float, now_s: float) -> None:
         table, timer, passes = self.table, self.timer, [*taken]
         dropped = [each for each in self._pending if each.dropped]
         if passes and timer.owner is timer.outside:
             timer.give_after_to(passes[-1], now_s)
         samples = padding = 0
-        for each, (real, others) in taken.items():
+        for each, (_, real, others) in taken.items():
             samples += real
             padding += others
             self.places[each.place][2] += real + others
@@ -401,13 +390,14 @@ class Machine:
         seconds, comm_s = timer.collect(self._owners(passes, dropped), now_s)
         if self.samples_per_step is not None:
             samples, padding = self.samples_per_step, 0
-        self._compare((samples + padding, self._inputs))
         self._end_collectives(table.count > 0 and self._measured is None)
         if table.count == 1 and self._is_before_training(taken):
             table.clear()
+            self._empty = 0
             self.collectives.clear()
             for each in self._pending:  # they count for the row that is the first now
                 each.begin_step(0)
+        self._empty += not (samples or padding or self.trained.uses_ahead)
         if self.later_stage:  # of a pipeline: the ranks with the first stage count the samples for all
             samples = padding = 0
         unix_s, counts = self.unix_s(now_s), (self._backwards, self._made, self._sent)
@@ -424,21 +414,7 @@ class Machine:
         self._drew = (self._drew[1] or table.count == 1, bool(passes))
         self.optimizers.end_row()
 
-    def _compare(self, following: tuple[int, list[tuple[int, int]]]) -> None:
-        """Compare the samples of the last row, which is complete, with the batch dimension of the model's inputs."""
-        samples, inputs = self._of_row
-        self._of_row, self._inputs = following, []
-        if not samples or not inputs:
-            return
-        self._compared += 1
-        total = 0
-        for pair in reversed(inputs):  # the first ones may be of batches that were skipped
-            total += pair[0]
-            if samples in (total, *pair):
-                return
-        self._mismatched += 1
-
-    def _is_before_training(self, taken: dict[Pass, tuple[int, int]]) -> bool:
+    def _is_before_training(self, taken: dict[Pass, Drawn]) -> bool:
         """Return True if the only row so far had no batch and no backward pass, and the second one has."""
         return bool(taken or self._backwards) and not (self._last_row or self._row_had_gradients)
 
@@ -480,8 +456,6 @@ class Machine:
         table.extend(0, 0, seconds, 0.0, unix_s, comm_s, *counts, host_s)
         self._backwards = self._made = self._sent = 0
         self._end_collectives(self._measured is None)
-        self._of_row[1].extend(self._inputs)
-        self._inputs = []
         self.optimizers.in_row += 1
 
     def _on_over(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
@@ -490,13 +464,12 @@ class Machine:
     def judged(self) -> Judged:
         """Return what the events mean: with DDP's times, and without the rows that are only traced."""
         table, trained = self.table if self._measured is None else self._measured, self.trained
-        self._compare((0, []))
         for ended_s, times in self._ddp:
             row = bisect_left(table.host_ended_s, ended_s)
             if row < table.single:
                 table.ddp[row] = self._of_whole_step(times, row)
         first_s = self.first_step_ended_s
-        empty = 0 if self.later_stage else table.empty
+        empty = 0 if self.later_stage else self._empty
         whole, newest = self.whole.copy(), self._newest
         if newest is not None and not newest.exhausted:  # the end of the run cut it short
             whole[newest.loader] += 1
@@ -511,9 +484,6 @@ class Machine:
             Batches(
                 trained.drawn,
                 trained.untrained + trained.waiting,
-                self._compared,
-                self._mismatched,
-                self.graph_steps,
                 trained.unclear + empty,
             ),
             self.uneven,
@@ -525,16 +495,11 @@ class Batches(NamedTuple):
     """What a reader of the counts should know.
 
     drawn, untrained: batches of the passes that trained, and those of them that no backward pass and step used.
-    unclear: places where it does not show which batches were trained on, and steps without a batch.
-    compared, mismatched: steps whose inputs of the wrapped model were seen, and those where their batch dimension is
-    not what was drawn. graph_steps: steps that CUDA graphs made.
+    unclear: backward passes and steps for which it does not show what they trained on.
     """
 
     drawn: int = 0
     untrained: int = 0
-    compared: int = 0
-    mismatched: int = 0
-    graph_steps: int = 0
     unclear: int = 0
 
 
@@ -582,17 +547,15 @@ class Judged(NamedTuple):
 
 
 def judge(events: Log, samples_per_step: int | None, later_stage: bool = False, beside: Collection[int] = ()) -> Judged:
-    """Return what a whole log means: it is read twice, as what is usual in the run shows only at its end.
+    """Return what a whole log means: it is read twice, as the usual turn of a step shows only at its end.
 
     beside: places whose batches never train.
     """
     marks = {event[3]: event[2] for event in events.events() if event[0] == log.MARK}
-    usual: Usual | None = None
     turn: UsualTurn | None = None
-    while True:
-        machine = Machine(samples_per_step, usual, beside, turn)
+    for _ in range(2):
+        machine = Machine(samples_per_step, beside, turn)
         machine.later_stage, machine.marks = later_stage, marks
         machine.feed(events.events())
-        if usual is not None:
-            return machine.judged()
-        usual, turn = machine.trained.whole(), machine.timer.usual_turn()
+        turn = machine.timer.usual_turn()
+    return machine.judged()

@@ -224,9 +224,9 @@ class Recorder:
 
     # The training
 
-    def forward(self, module: int, first: int, second: int, gradients: int) -> None:
+    def forward(self, module: int, gradients: int) -> None:
         now_s = time.perf_counter()
-        self.log.rows.extend((log.FORWARD, now_s, now_s, module, first, second, gradients))
+        self.log.rows.extend((log.FORWARD, now_s, now_s, module, 0, 0, gradients))
 
     def backward(self, begin_s: float) -> None:
         """Note a backward pass that has ended."""

@@ -39,7 +39,7 @@ class StepTable:
     passes of the module that DDP times, and those whose backward passes send gradients. collectives_s: in
     collectives that DDP does not time. ddp: DDP's times of the steps that it timed, by row.
     count: number of steps. all_samples, last_samples: of all of them, and of the last one, without padding. all_step_s,
-    all_wait_s, all_collectives_s: of all that were added one by one. empty: steps without samples and padding.
+    all_wait_s, all_collectives_s: of all that were added one by one.
     recent_s: times of the last steps. block: steps of a row after the single ones.
     """
 
@@ -49,7 +49,7 @@ class StepTable:
         self.clear()
 
     def clear(self) -> None:
-        self.count = self.all_samples = self.last_samples = self.empty = 0
+        self.count = self.all_samples = self.last_samples = 0
         self.all_step_s = self.all_wait_s = self.all_collectives_s = 0.0
         self.block = 1
         self.recent_s: deque[float] = deque(maxlen=RECENT)
@@ -80,13 +80,12 @@ class StepTable:
             for append, value in zip(self._appends, values):
                 append(value)
         self.count += 1
-        samples, padding, step_s, wait_s, _, collectives_s = values[:6]
+        samples, _, step_s, wait_s, _, collectives_s = values[:6]
         self.last_samples = int(samples)
         self.all_samples += self.last_samples
         self.all_step_s += step_s
         self.all_wait_s += wait_s
         self.all_collectives_s += collectives_s
-        self.empty += not (samples or padding)
         self.recent_s.append(step_s)
 
     def extend(self, *values: float) -> None:
@@ -130,7 +129,7 @@ class StepTable:
         self.ddp = {row: times for row, times in self.ddp.items() if row < first}
         self.ddp.update({row: times for row, times in other.ddp.items() if row >= first})
         self.count, self.block = other.count, other.block
-        self.all_samples, self.empty = sum(self.samples), other.empty
+        self.all_samples = sum(self.samples)
         self.recent_s = other.recent_s.copy()
 
     def copy(self) -> StepTable:

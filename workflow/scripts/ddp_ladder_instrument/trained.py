@@ -1,51 +1,65 @@
-"""Which batches are trained on: those that a backward pass followed whose gradients a step applied.
+"""Which batches are trained on: those drawn since the last backward pass, once a step applies the gradients.
 
-Batches of a pass wait in a queue. A backward pass takes as many as are usual for their loader in this run: the counts
-of draws and of backward passes between two draws (a cycle) show the ratio, and show batches that are drawn ahead (the
-passes that follow a loader's last batch). What waits beyond that was drawn and skipped. If no backward pass is seen in
-the whole run (gradients computed in a way of their own), a step takes its place.
+Rules of the form of a loop, for runs that no witness has followed, and checked by it where one has. They are plain:
+
+- A backward pass is of what was drawn since the last one; if nothing was, it is one more of the same batches.
+- What was drawn in eval mode or with gradients off is validation, unless nothing else was drawn.
+- Of several places that draw, those train that have trained before; of several passes, those that go on.
+- A step applies the gradients that no zero_grad has discarded. If no backward pass is ever seen (gradients computed in
+  a way of their own), a step takes its place.
+
+Where another loop would look the same, that is a doubt: more batches than backward passes, joined or skipped; a place
+that draws for some of the backward passes only.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple
 
-LEAST_SHARE = 0.5  # of the backward passes of the loader that has most: a loader with less has none of its own
-EVAL_MODE, NO_GRAD = 1, 2  # how a batch was drawn: adversarial examples and evaluations begin in eval mode, too
+MOST_AHEAD = 4
+"""Batches that a prefetcher draws before the first step of a pass; the last steps of the pass have none."""
 OUTSIDE, AFTER = -1, -2  # numbers of what owns the time of a loop without a DataLoader, and that after a pass
 
 
-class Batch(NamedTuple):
-    """A batch that waits for a backward pass."""
+class Drawn(NamedTuple):
+    """Batches: their number, samples and other indices (the sampler's padding, and what did not arrive)."""
 
-    size: int  # samples, with the sampler's padding
-    left_out: int  # samples that did not arrive
-    flag: int  # what speaks against its being trained on: EVAL_MODE, NO_GRAD or 0
+    batches: int = 0
+    samples: int = 0
+    others: int = 0
+
+    def plus(self, more: Drawn) -> Drawn:
+        return Drawn(self.batches + more.batches, self.samples + more.samples, self.others + more.others)
+
+
+NOTHING = Drawn()
 
 
 class Pass:
-    """One pass over a DataLoader: its batches that wait, and since the last row what it drew and the time it owns."""
+    """One pass over a DataLoader: its batches that wait, and since the last row what it drew and the time it owns.
+
+    place: the number of what draws; before that is known, and in logs of earlier versions, one of the loader.
+    """
 
     __slots__ = (
-        "ahead", "batches", "before", "began_s", "between_steps", "carried_comm_s", "carried_s", "cycle_backwards",
-        "cycle_draws", "drawn", "dropped", "epoch", "exhausted", "fresh", "is_beside", "living", "loader", "number",
-        "place", "position", "queue", "real", "shown", "step", "stepped", "untrained", "wait_s",
+        "ahead", "aside", "batches", "before", "began_s", "between_steps", "carried_comm_s", "carried_s", "drawn",
+        "dropped", "epoch", "exhausted", "is_beside", "living", "loader", "number", "place", "position", "real", "step",
+        "stepped", "untrained", "wait_s", "waiting",
     )  # fmt: skip
 
     def __init__(self, number: int, loader: int = -1, real: int = -1, began_s: float = 0.0) -> None:
         self.number, self.loader, self.began_s = number, loader, began_s
         self.real = real  # its samples that are no padding, which come first; -1: all, or unknown
-        self.place, self.is_beside = -1, False  # what draws from it, and whether it never trains
+        self.place, self.is_beside = -2 - loader, False  # what draws from it, and whether it never trains
         self.living, self.exhausted = True, False
         self.stepped = False  # a row trained on it
         self.before: Pass | None = None  # the pass that was active when this one was entered
-        self.queue: deque[Batch] = deque()
-        self.ahead: int | None = None  # batches that are drawn ahead; None: not known yet
+        self.waiting = self.aside = NOTHING  # since the last backward pass; aside: without gradients or in eval mode
+        self.ahead = 0  # batches that its first step has counted for its last ones
         self.epoch = -1
         self.position = self.drawn = self.untrained = 0
-        self.shown = 0  # draws of this cycle that are known to be ahead, or left out
-        self.fresh = self.cycle_draws = self.cycle_backwards = 0
         self.begin_step(-1)
 
     def begin_step(self, step: int) -> None:
@@ -60,287 +74,174 @@ class Pass:
         """Return True if it yielded a batch for this step."""
         return self.step == step and self.batches > 0
 
-    def take(self, index: int = 0) -> tuple[int, int]:
-        """Remove a batch that waits; return its samples and its other indices (padding, and what did not arrive)."""
-        size, left_out, _ = self.queue[index]
-        del self.queue[index]
+    def draw(self, size: int, left_out: int, is_aside: bool) -> None:
+        """Add a batch. size: samples, with the sampler's padding; left_out: of these, what did not arrive."""
+        self.drawn += 1
         self.position += size
         padding = min(max(self.position - self.real, 0), size) if self.real >= 0 else 0
         others = min(padding + left_out, size)
-        return size - others, others
-
-
-class Usual:
-    """What is usual in a run, of the log so far, or of a whole one."""
-
-    def __init__(self) -> None:
-        self.backwards = 0  # passes
-        self.parts: Counter[int] = Counter()  # of each loader the backward passes before which it drew
-        self.cycles: dict[int, Counter[tuple[int, int]]] = {}  # of each loader (draws, backward passes until the next)
-        self.ahead: dict[int, int] = {}  # of each pass the batches drawn ahead
-        self.optimizers: set[int] = set()  # that have stepped
-        self._modes: dict[int, tuple[int, int]] = {}  # of each loader the commonest cycle
-        self._alike: dict[int, int] = {}  # cycles with as many draws as the commonest one
-        self._all: Counter[int] = Counter()
-
-    def add_cycle(self, loader: int, draws: int, backwards: int) -> None:
-        counts = self.cycles.setdefault(loader, Counter())
-        counts[draws, backwards] += 1
-        self._all[loader] += 1
-        known = self._modes.get(loader, (0, 0))
-        # Of two that are equally common, that with more draws is of batches drawn ahead, or skipped.
-        if known == (draws, backwards) or (counts[draws, backwards], -draws) <= (counts[known], -known[0]):
-            self._alike[loader] += draws == known[0]
-            return
-        self._modes[loader] = draws, backwards
-        self._alike[loader] = sum(number for cycle, number in counts.items() if cycle[0] == draws)
-
-    def cycle(self, loader: int) -> tuple[int, int] | None:
-        """Return the commonest cycle; None before the first one is over."""
-        return self._modes.get(loader)
-
-    def is_regular(self, loader: int) -> bool:
-        """Return True if the commonest number of draws is that of half of the cycles or more."""
-        return 2 * self._alike[loader] >= self._all[loader]
-
-    def note_ahead(self, pass_: Pass) -> None:
-        """Note how many batches a pass that is over had drawn ahead: the backward passes after its last batch tell."""
-        if pass_.loader not in self._modes:
-            self.add_cycle(pass_.loader, pass_.cycle_draws, pass_.cycle_backwards)
-        draws, backwards = self._modes[pass_.loader]
-        whole, rest = divmod(draws, backwards)
-        used = pass_.cycle_backwards * whole if not rest else pass_.cycle_backwards // backwards * draws
-        if used > draws or pass_.exhausted:
-            self.ahead[pass_.number] = max(0, used - draws)
+        batch = Drawn(1, size - others, others)
+        if is_aside:
+            self.aside = self.aside.plus(batch)
+        else:
+            self.waiting = self.waiting.plus(batch)
 
 
 class TrainedBatches:
     """The batches of the running step that a backward pass used.
 
-    usual: of the whole log, where it is known; else it is counted meanwhile (then the first cycles are a guess).
+    taken: what the next step applies, by pass. last: passes of the last backward pass. made: backward passes since the
+    last step. uses_ahead: the last backward pass was of a batch that had been drawn ahead. drawn, untrained: batches of
+    passes that trained, and those of them that no step used.
     """
 
-    def __init__(self, usual: Usual | None) -> None:
-        self.seen = Usual()
-        self.usual = usual or self.seen
-        self.taken: dict[Pass, tuple[int, int]] = {}  # samples and other indices, which the next step applies
-        self.last: list[Pass] = []  # that the last backward pass trained on
-        self.made = 0  # backward passes since the last step
-        self.drawn = self.untrained = 0  # batches of passes that trained, and those of them that no step used
-        # Places where the ratio of draws to backward passes is not the usual one and nothing shows which batches were
-        # trained on (the size of the model's input, gradients that are off).
-        self.unclear = 0
-        self._zeroed: dict[Pass, tuple[int, int]] = {}
-        self._zeroed_by: set[int] = set()
-        self._open: list[Pass] = []  # with batches that wait
-        self._flag = NO_GRAD  # of the batches that the last backward pass used
-        self._fresh: list[Pass] = []  # that drew since the last backward pass
-        self._forwards = 0  # since the last backward pass
-        self._dimensions = -1, -1  # of the last one's input
+    def __init__(self) -> None:
+        self.taken: dict[Pass, Drawn] = {}
+        self.last: list[Pass] = []
+        self.made = self.drawn = self.untrained = 0
+        self._doubts = 0
+        self._fresh: list[Pass] = []  # that drew since the last backward pass, the last one last
+        self._is_seen = False  # a backward pass
+        self.uses_ahead = False
+        self._places: set[int] = set()  # that have trained
+        self._newest: dict[int, Pass] = {}  # of each place, the pass that began to train last
+        self._alone, self._together = Counter[int](), Counter[int]()  # of each place: backward passes that it drew for
+        self._was_left_out = False  # a pass that was over, at the last backward pass
+        self._surplus = self._idle = 0  # since the last step: batches beyond one, and backward passes without any
+        self._repeats = False  # some backward passes are further ones of the same batches
+        self._thrown_by: set[int] = set()  # optimizers that have discarded the gradients since
+        self._optimizers: set[int] = set()  # that have stepped
 
-    def draw(self, pass_: Pass, batch: Batch) -> None:
-        if pass_.cycle_backwards:
-            self.seen.add_cycle(pass_.loader, pass_.cycle_draws, pass_.cycle_backwards)
-            if (pass_.cycle_draws - pass_.shown, pass_.cycle_backwards) != self.usual.cycle(pass_.loader):
-                self.unclear += 1
-            pass_.shown = pass_.cycle_draws = pass_.cycle_backwards = 0
-        pass_.cycle_draws += 1
-        pass_.fresh += 1
-        pass_.drawn += 1
-        self.drawn += pass_.stepped
-        pass_.queue.append(batch)
-        if pass_.fresh == 1:
-            self._fresh.append(pass_)
-            if len(pass_.queue) == 1:
-                self._open.append(pass_)
-
-    def forward(self, dimensions: tuple[int, int]) -> None:
-        """The wrapped model is called with an input of these first two dimensions."""
-        self._forwards += 1
-        self._dimensions = dimensions
-
-    def backward(self) -> None:
-        self.made += 1
-        self.seen.backwards += 1
-        self._use_some()
-
-    def _use_some(self) -> None:
-        fresh = self._fresh
-        is_usual = len(fresh) == 1 and fresh == self.last
-        trained = fresh if is_usual else self._accepted(fresh) if fresh else self.last
-        for pass_ in fresh:
-            self.seen.parts[pass_.loader] += 1
-        used = False
-        for pass_ in trained:
-            samples, others = self._use(pass_, len(trained) == 1)
-            if samples + others:
-                before = self.taken.get(pass_, (0, 0))
-                self.taken[pass_] = before[0] + samples, before[1] + others
-                used = True
-            pass_.cycle_backwards += 1
-        if not used and not self.taken and self._zeroed:  # the same batches again: a second gradient of them
-            self.taken, self._zeroed = self._zeroed, {}
-        self._forwards = 0
-        for pass_ in fresh:
-            pass_.fresh = 0
-            if pass_ not in trained:
-                self._discard(pass_)
-        self._leave([pass_ for pass_ in self.last if pass_ not in trained])
-        self._fresh, self.last = [], trained
-        self._zeroed_by.clear()
-        if self._open:
-            self._open = [pass_ for pass_ in self._open if pass_.queue]
-
-    def _leave(self, passes: list[Pass]) -> None:
-        """Note what passes that are over show of batches that were drawn ahead; what still waits was not trained on."""
-        for pass_ in passes:
-            if not pass_.living:
-                self.seen.note_ahead(pass_)
-                self._end_last_cycle(pass_)
-                self._discard(pass_)
-
-    def _end_last_cycle(self, pass_: Pass) -> None:
-        """Note if the backward passes after the last draw do not use what is left, at the usual ratio."""
-        draws, backwards = self.usual.cycle(pass_.loader) or (1, 1)
-        number = pass_.cycle_draws - pass_.shown
-        is_whole = pass_.exhausted or number == draws
-        number += (pass_.ahead or 0) * pass_.exhausted
-        usual = backwards * -(-number // draws), backwards * number / draws
-        self.unclear += pass_.cycle_backwards > 0 and not (is_whole and pass_.cycle_backwards in usual)
-
-    def _accepted(self, fresh: list[Pass]) -> list[Pass]:
-        """Return the passes among those that drew whose batches this backward pass is of."""
-        living = {pass_.loader for pass_ in fresh if pass_.living}
-        pool = [pass_ for pass_ in fresh if pass_.living or pass_.loader not in living]
-        flags = {pass_: min(batch.flag for batch in pass_.queue) for pass_ in pool}
-        least = min(flags.values())
-        pool = [pass_ for pass_ in pool if flags[pass_] == least]
-        parts = self.usual.parts
-        most = max(parts[pass_.loader] for pass_ in pool)
-        before = max((parts[pass_.loader] for pass_ in self.last), default=0)
-        is_waiting = any(pass_.queue and not pass_.fresh for pass_ in self.last)
-        if least and (most < LEAST_SHARE * before or is_waiting or least == NO_GRAD > self._flag):
-            return self.last  # only a validation drew: the batches before it are used, or used again
-        self._flag = least
-        accepted = [pass_ for pass_ in pool if parts[pass_.loader] >= LEAST_SHARE * most]
-        rare = [pass_ for pass_ in pool if parts[pass_.loader] < most and (pass_.living or pass_ in accepted)]
-        self.unclear += bool(rare) or len({pass_.loader for pass_ in pool}) < len(pool)
-        return accepted
-
-    def _use(self, pass_: Pass, is_alone: bool) -> tuple[int, int]:
-        """Take the batches of a pass that a backward pass uses; return their samples and other indices.
-
-        is_alone: of this pass only.
-        """
-        cycle = self.usual.cycle(pass_.loader)
-        draws, backwards = cycle or (pass_.fresh, 1)
-        usual, shown = draws, 0  # what is trained on, by the size of the model's input
-        if pass_.fresh:
-            if cycle and not self.usual.is_regular(pass_.loader):
-                draws, backwards = pass_.fresh, 1
-            number = self._of_forward(pass_) if is_alone else 0
-            if number and (
-                backwards == 1 or number == pass_.fresh
-            ):  # several backward passes are of all that was drawn
-                draws, backwards, shown = number, 1, number
-            if pass_.ahead is None:
-                ahead = self.usual.ahead.get(pass_.number)
-                pass_.ahead = max(0, len(pass_.queue) - draws) if ahead is None else ahead
-                pass_.shown += pass_.ahead
-                self.unclear += ahead is None and pass_.ahead > 0  # they may have been skipped as well
-            self._skip(pass_, len(pass_.queue) - pass_.ahead - draws)
-            if shown and not pass_.ahead:
-                pass_.shown = pass_.cycle_draws - usual
-        begins = pass_.cycle_backwards % backwards == 0
-        number = min(draws // backwards if draws % backwards == 0 else draws * begins, len(pass_.queue))
-        # One batch each, as of several that are drawn at once, is usual; gradients of one that are discarded are not.
-        self.unclear += not shown and (number > 1 or (number == 1 < usual and bool(self._zeroed)))
-        samples = others = 0
-        for _ in range(number):
-            size, left_out = pass_.take()
-            samples += size
-            others += left_out
-        return samples, others
-
-    def _of_forward(self, pass_: Pass) -> int:
-        """Return how many of the batches that wait the model's only input was made of; 0: its size does not show it."""
-        if self._forwards != 1 or pass_.fresh < 2:
-            return 0
-        total, wanted = 0, self._dimensions
-        for number, batch in enumerate(reversed(pass_.queue), 1):
-            total += batch.size - batch.left_out
-            if total in wanted and total > 1:
-                return number
-        return 0
-
-    def _skip(self, pass_: Pass, number: int) -> None:
-        """Drop batches that were drawn and that no backward pass will use: flagged ones first, else the oldest."""
-        for _ in range(number):
-            flags = [batch.flag for batch in pass_.queue]
-            pass_.shown += max(flags) == NO_GRAD
-            self.unclear += max(flags) == EVAL_MODE  # a batch that is trained on may be drawn so, too
-            pass_.take(flags.index(max(flags)))
-            self._drop(pass_, 1)
-
-    def _drop(self, pass_: Pass, number: int) -> None:
-        pass_.untrained += number
-        self.untrained += number * pass_.stepped
-
-    def _discard(self, pass_: Pass) -> None:
-        """Drop all batches of a pass that wait: the backward pass is not of them."""
-        self._drop(pass_, len(pass_.queue))
-        while pass_.queue:
-            pass_.take()
-
-    def zero(self, optimizer: int) -> None:
-        """Gradients are discarded. optimizer: -1: of the whole model."""
-        if not self.taken:
-            return
-        self._zeroed_by.add(optimizer)
-        known = self.usual.optimizers
-        if -1 in self._zeroed_by or (known and known <= self._zeroed_by):
-            for pass_ in [pass_ for pass_ in self.taken if pass_.living or pass_.stepped]:
-                self._zeroed[pass_] = self.taken.pop(pass_)
-            self.unclear += bool(self.taken)  # of a pass without a step: were they copied, or thrown away?
-
-    def discard_taken(self) -> list[Pass]:
-        """Drop the batches since the last step, as GradScaler has skipped it; return their passes."""
-        dropped = [*self.taken, *self._zeroed]
-        for pass_ in dropped:
-            self._drop(pass_, 1)
-            pass_.batches = 0
-            pass_.dropped = True
-        self.taken, self._zeroed = {}, {}
-        self.made = 0
-        return dropped
+    @property
+    def unclear(self) -> int:
+        """Return the number of backward passes and steps for which it does not show what they trained on."""
+        skipped = sum(each.ahead for each in self._newest.values() if each.exhausted)
+        return self._doubts + skipped + sum(min(self._alone[place], few) for place, few in self._together.items())
 
     @property
     def waiting(self) -> int:
         """Return the number of batches, of passes that trained, that wait for a backward pass."""
-        return sum(len(pass_.queue) for pass_ in self._open if pass_.stepped)
+        return sum(each.waiting.batches + each.aside.batches for each in self._fresh if each.stepped)
 
-    def apply(self, optimizer: int) -> dict[Pass, tuple[int, int]]:
-        """A step applies the gradients: return the samples and other indices of each pass that it trains on."""
-        self.seen.optimizers.add(optimizer)
-        if not self.usual.backwards and (self._fresh or self.last):  # gradients are computed in a way that is not seen
-            self._use_some()
-        taken, self.taken = self.taken, {}
-        for pass_ in self._zeroed:
+    def draw(self, pass_: Pass, size: int, left_out: int, is_aside: bool) -> None:
+        """Add a batch. is_aside: drawn with gradients off, or in eval mode."""
+        self.drawn += pass_.stepped
+        pass_.draw(size, left_out, is_aside)
+        fresh = self._fresh
+        if not fresh or fresh[-1] is not pass_:
+            if pass_ in fresh:
+                fresh.remove(pass_)
+            fresh.append(pass_)
+
+    def backward(self) -> None:
+        self.made += 1
+        self._is_seen = True
+        self._use()
+
+    def _use(self) -> None:
+        """Take what was drawn since the last backward pass."""
+        fresh, self._fresh = self._fresh, []
+        used = self._used(fresh)
+        if used and self._are_thrown():
+            self._drop_taken()
+        self._thrown_by.clear()
+        self.uses_ahead = not used and self._is_ahead()
+        self._idle += not (used or self.uses_ahead)
+        for pass_ in fresh:
+            taken = (pass_.waiting if pass_.waiting.batches else pass_.aside) if pass_ in used else NOTHING
+            if taken.batches:
+                self.taken[pass_] = self.taken.get(pass_, NOTHING).plus(taken)
+                self._surplus += taken.batches
+            self._drop(pass_, pass_.waiting.batches + pass_.aside.batches - taken.batches)
+            pass_.waiting = pass_.aside = NOTHING
+        self._surplus -= len({pass_.loader for pass_ in used})
+        self.last = used or self.last
+
+    def _used(self, fresh: list[Pass]) -> list[Pass]:
+        """Return the passes among those that drew whose batches a backward pass is of."""
+        clear = [each for each in fresh if each.waiting.batches]
+        trains = [each for each in fresh if each.place in self._places]
+        goes_on = any(each.living for each in self.last)
+        others = [each for each in clear if each.living or not goes_on] or ([] if self.last else fresh)
+        pool = trains or others
+        living = [each for each in pool if each.living] or pool
+        used = [each for each in living if each.waiting.batches] or (living if trains else living[-1:])
+        left_out = [each for each in clear if each not in used]
+        self._doubts += any(each.living for each in left_out) or (self._was_left_out and bool(left_out))
+        self._was_left_out = bool(left_out)
+        places = {each.place for each in used}
+        (self._together if len(places) > 1 else self._alone).update(places)
+        return used
+
+    def _is_ahead(self) -> bool:
+        """Return True, once for each, if a backward pass without a new batch is of one that was drawn ahead."""
+        ahead = [each for each in self.last if each.exhausted and each.ahead]
+        for pass_ in ahead:
+            pass_.ahead -= 1
+        return bool(ahead)
+
+    def _drop(self, pass_: Pass, batches: int) -> None:
+        pass_.untrained += batches
+        self.untrained += batches * pass_.stepped
+
+    def _drop_taken(self) -> None:
+        for pass_, taken in self.taken.items():
+            self._drop(pass_, taken.batches)
             pass_.dropped = True
-            self._drop(pass_, 1)
-        self._zeroed = {}
+            self._doubts += not (pass_.living or pass_.stepped)  # were the gradients of a whole pass kept elsewhere?
+        self.taken = {}
+
+    def _are_thrown(self) -> bool:
+        """Return True if the gradients since the last step are discarded, of all optimizers."""
+        return bool(self._thrown_by) and (-1 in self._thrown_by or self._optimizers <= self._thrown_by)
+
+    def zero(self, optimizer: int) -> None:
+        """Gradients are discarded. optimizer: -1: of the whole model."""
+        if self.taken:
+            self._thrown_by.add(optimizer)
+
+    def discard_taken(self) -> list[Pass]:
+        """Drop the batches since the last step, as GradScaler has skipped it; return their passes."""
+        dropped = [*self.taken]
+        self._drop_taken()
+        for pass_ in dropped:
+            pass_.batches = 0
+        self._thrown_by.clear()
+        self.made = self._surplus = self._idle = 0
+        return dropped
+
+    def apply(self, optimizer: int) -> dict[Pass, Drawn]:
+        """A step applies the gradients: return what it trains on."""
+        self._optimizers.add(optimizer)
+        if not self._is_seen and (self._fresh or self.last):  # gradients are computed in a way that is not seen
+            self._use()
+        if {optimizer, -1} & self._thrown_by:
+            self._drop_taken()
+        self._thrown_by.clear()
+        taken, self.taken = self.taken, {}
+        self._places.update(pass_.place for pass_ in taken)
+        self._compare(taken)
         return taken
+
+    def _compare(self, taken: Collection[Pass]) -> None:
+        """Note a doubt if a step has several batches for a backward pass: were they joined, or some skipped?"""
+        surplus, idle = self._surplus, self._idle
+        self._surplus = self._idle = 0
+        if surplus > idle and surplus <= MOST_AHEAD and not any(pass_.stepped for pass_ in taken):
+            for pass_ in taken:
+                pass_.ahead = surplus
+            return
+        self._repeats = self._repeats or (idle > 0 and not surplus)
+        self._doubts += surplus > 0 and (surplus != idle or self._repeats)
 
     def is_first_step(self, pass_: Pass) -> bool:
         """Return True once: a step has trained on this pass, whose batches count from now on."""
         if pass_.stepped:
             return False
+        before = self._newest.get(pass_.place)
+        self._doubts += before.ahead if before is not None else 0  # not used by its last steps: skipped or left behind
+        self._newest[pass_.place] = pass_
         pass_.stepped = True
         self.drawn += pass_.drawn
         self.untrained += pass_.untrained
         return True
-
-    def whole(self) -> Usual:
-        """Return what is usual, after the last event."""
-        self._leave(self.last)
-        return self.seen

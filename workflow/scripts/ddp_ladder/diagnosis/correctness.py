@@ -374,7 +374,7 @@ def _why_no_shares(ends: Sequence[RankEnd]) -> str:
 
 
 OWN_COUNT = "compare samples/s with what the script counts itself; if they differ, set workload.samples_per_step"
-LEAST_UNTRAINED, MOST_MISMATCHED = 0.01, 0.05  # of the batches, and of the steps
+LEAST_UNTRAINED = 0.01  # of the batches
 
 
 def _on_batches(ends: Sequence[RankEnd], witness: Witnessed | None) -> Iterator[Finding]:
@@ -393,24 +393,13 @@ def _on_batches(ends: Sequence[RankEnd], witness: Witnessed | None) -> Iterator[
         yield from _on_witness(ends, witness)
         return  # it decides what the form of the loop leaves open
     for rank, of in known.items():
-        if of.mismatched > MOST_MISMATCHED * of.compared:
+        if (of.unclear or 0) > LEAST_UNTRAINED * of.drawn > 0:
             why = (
-                f"in {of.mismatched:,} of {of.compared:,} steps of rank {rank} no dimension of the model's input is "
-                "the number of samples that was drawn"
+                f"batches are joined or left out on rank {rank}, or a loader is drawn from for some steps only "
+                f"({of.unclear:,} places in {of.drawn:,} batches), and the loop does not show which were trained on"
             )
-        elif (of.unclear or 0) > LEAST_UNTRAINED * of.drawn > 0:
-            why = (
-                f"draws, backward passes and steps of rank {rank} do not fit one constant ratio ({of.unclear:,} places "
-                f"in {of.drawn:,} batches), and nothing shows which batches were trained on"
-            )
-        else:
-            continue
-        yield remark(
-            "doubtful count",
-            f"the number of samples is doubtful: {why}",
-            OWN_COUNT,
-        )
-        break
+            yield remark("doubtful count", f"the number of samples is doubtful: {why}", OWN_COUNT)
+            break
 
 
 def _on_witness(ends: Sequence[RankEnd], witness: Witnessed) -> Iterator[Finding]:

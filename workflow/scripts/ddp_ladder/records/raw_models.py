@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from ddp_ladder_instrument.contract import FOLLOWED
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version2
@@ -447,14 +447,13 @@ class Communication(Model):
 
 
 class BatchCounts(Model):
-    """What the log of a rank shows of its batches, beyond their number."""
+    """What the log of a rank shows of its batches, beyond their number; earlier versions have written more."""
+
+    model_config = ConfigDict(extra="ignore")
 
     drawn: Count  # batches of the passes that trained
     untrained: Count  # those of them that no backward pass and step used
-    compared: Count  # steps of which the inputs of the model that DDP wraps were seen
-    mismatched: Count  # those of them whose batch dimension was not what was drawn
-    graph_steps: Count  # steps that CUDA graphs made
-    unclear: Count | None = None  # places where it does not show which batches were trained on
+    unclear: Count | None = None  # backward passes and steps for which it does not show what they trained on
 
 
 class DrawingPlace(Model):
