@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import psutil
 import pytest
+from ddp_ladder.assembly.assemble import Assembler
 from ddp_ladder.climb.snakemake import SIGNALS
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.process import Interrupted
@@ -19,7 +20,6 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import RunFile
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run import job
-from ddp_ladder.run.assembling import Assembler
 from ddp_ladder.run.interruption import AgentProcess, raise_on_signals
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.keys import Hang

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ddp_ladder.analysis.prediction import Prediction, memory_at, predict, series_of, upper_bound
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import canonical_sha256, read_json, write_json
+from ddp_ladder.common.files import canonical_sha256, readable, write_json
 from ddp_ladder.common.formats import NARROW_SPACE, grouped, percent, significant
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.points import ScalePoint
@@ -76,10 +76,8 @@ def specs_of(runs: Sequence[RunSpec]) -> str:
 
 def read_forecast(results: Path, stage: str) -> tuple[SeriesForecast, ...]:
     """Return the forecast of a stage; empty if there is none that can be read: the next gate writes it again."""
-    try:
-        return Forecast.from_json(read_json(forecast_file(results, stage))).series
-    except (OSError, ValueError):
-        return ()
+    file = readable(Forecast, forecast_file(results, stage))
+    return file.series if file is not None else ()
 
 
 def planned_forecasts(results: Path, plan: Plan) -> Iterator[tuple[ScaleJob, SeriesForecast]]:

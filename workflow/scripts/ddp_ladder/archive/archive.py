@@ -28,7 +28,15 @@ from ddp_ladder import __version__
 from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.archive.names import Names, texts_in
 from ddp_ladder.assembly.run_records import FullyCheckedRecords, RecordOrError, RunRecords, as_made
-from ddp_ladder.common.files import opened, parsed_json, read_bytes, read_json, sha256, write_atomically
+from ddp_ladder.common.files import (
+    opened,
+    parsed_json,
+    read_as,
+    read_bytes,
+    readable,
+    sha256,
+    write_atomically,
+)
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.common.model import Count, Model, Several
@@ -142,22 +150,15 @@ def shown_directory(file: Path) -> Path:
     if directory == file:
         what = "the archive is unpacked beside it, in a directory of its name without .zip"
         raise UserError(Problem(str(file), what, allowed="a name that ends in .zip", next=f"mv {file} {file}.zip"))
-    if directory.exists() and _manifest_in(directory) != parsed_json(_read(file)[MANIFEST], Path(MANIFEST)):
+    if directory.exists() and readable(Manifest, directory / MANIFEST) != _manifest(file, _read(file)):
         what = "the archive would be unpacked here, among other files"
         raise UserError(Problem(str(directory), what, next="move the archive or this directory"))
     return directory
 
 
-def _manifest_in(directory: Path) -> Any:
-    try:
-        return read_json(directory / MANIFEST)
-    except (OSError, ValueError):
-        return None  # no archive was unpacked here
-
-
 def read_unpacked(directory: Path) -> LadderResults:
     """Read the results in an unpacked archive. Raises UserError."""
-    manifest = Manifest.from_json(read_json(directory / MANIFEST))
+    manifest = read_as(Manifest, directory / MANIFEST)
     ladder = read_results(directory, read_plan(directory / "plan.json"), runs=ArchivedRecords(directory))
     known = {field.name for field in fields(Work)}
     work = replace(ladder.work, **{name: value for name, value in manifest.report.items() if name in known})

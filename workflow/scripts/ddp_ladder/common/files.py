@@ -12,13 +12,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import psutil
 from ddp_ladder_instrument.reading import opened as opened
 from ddp_ladder_instrument.reading import read_bytes as read_bytes
 
 from ddp_ladder.common.messages import Problem, printable
+from ddp_ladder.common.model import Model
+
+M = TypeVar("M", bound=Model)
 
 _ROOM = 1_000_000  # bytes: a few runs' files
 FULL = {
@@ -131,6 +134,19 @@ def parsed_json(content: bytes, path: Path) -> Any:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     return _printable(data) if content.translate(None, _PLAIN) else data
+
+
+def read_as(model: type[M], path: Path) -> M:
+    """Return what a JSON file holds. Raises OSError, or ValueError naming what is wrong."""
+    return model.from_json(read_json(path))
+
+
+def readable(model: type[M], path: Path) -> M | None:
+    """Return what a JSON file holds; None without one that can be read."""
+    try:
+        return read_as(model, path)
+    except (OSError, ValueError):
+        return None
 
 
 def _refuse(constant: str) -> float:

@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
+from ddp_ladder.common.files import (
+    NotWritten,
+    RunDirectory,
+    canonical_sha256,
+    read_as,
+    readable,
+    write_atomically,
+    write_json,
+)
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Version1
 from ddp_ladder.common.process import Interrupted
@@ -143,8 +151,8 @@ def in_order(file: JobFile) -> tuple[int, float]:
 def job_files(results: Path) -> Iterator[tuple[Path, JobFile]]:
     """Yield each job's file with its content, except those that cannot be read."""
     for path in _paths(results):
-        with suppress(OSError, ValueError):
-            yield path, JobFile.from_json(read_json(path))
+        if file := readable(JobFile, path):
+            yield path, file
 
 
 def _paths(results: Path) -> list[Path]:
@@ -155,7 +163,7 @@ def _missing(results: Path) -> Iterator[str]:
     """Yield a warning for each job whose file cannot be read."""
     for path in _paths(results):
         try:
-            JobFile.from_json(read_json(path))
+            read_as(JobFile, path)
         except (OSError, ValueError) as error:
             yield f"{path} cannot be read, and its job is missing in {accounting_file(results).name}: {error}"
 
@@ -427,10 +435,9 @@ def begun_at(results: Path, scale: str, after: int = 0) -> Begun:
 def _witness_runs_s(results: Path, file: JobFile, end_s: float) -> Iterator[float]:
     """Yield the seconds of each witness run that a job made."""
     for path in results.glob(f"{place_of('*')}/runs/*/*/{file.scale}/r*/ended.json"):
-        with suppress(OSError, ValueError):
-            ended = RunEnd.from_json(read_json(path))
-            if ended.job.id == file.job_id and file.had_at(ended.started_at_s, end_s):
-                yield ended.wall_s
+        ended = readable(RunEnd, path)
+        if ended and ended.job.id == file.job_id and file.had_at(ended.started_at_s, end_s):
+            yield ended.wall_s
 
 
 def starts_of(records: RunRecords, begun: Begun, file: JobFile, end_s: float) -> list[RunStart]:

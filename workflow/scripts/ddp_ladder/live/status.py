@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
-from ddp_ladder.common.files import RunDirectory, opened, read_json
+from ddp_ladder.common.files import RunDirectory, opened, read_as
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
@@ -240,7 +241,7 @@ class Reader:
         for stage in self._plan.stages if self._plan else ():
             if all(scale.is_done for scale in scales if scale.job.stage == stage):
                 for file in gate_files(self._results / "gates", stage):
-                    if verdict := self._parsed(file, lambda path: Verdict.from_json(read_json(path))):
+                    if verdict := self._parsed(file, partial(read_as, Verdict)):
                         gates[stage] = verdict
         return gates
 

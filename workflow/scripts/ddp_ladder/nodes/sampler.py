@@ -25,7 +25,7 @@ from typing import Any, TextIO, TypeVar
 import psutil
 from pydantic import Field
 
-from ddp_ladder.common.files import file_text, opened, read_json, write_atomically, write_json
+from ddp_ladder.common.files import file_text, opened, readable, write_atomically, write_json
 from ddp_ladder.common.formats import count, fields
 from ddp_ladder.common.model import Count, Model, Name, Several, Version1
 from ddp_ladder.common.process import run_bounded
@@ -440,8 +440,7 @@ def read_machines(results: Path) -> dict[str, tuple[NodeDescription, ...]]:
     """Return the nodes of each scale, by the scales' sizes and the nodes' names. Damaged files are left out."""
     nodes: dict[str, list[NodeDescription]] = {}
     for path in sorted((results / "machine").glob("*/*/machine.json")):
-        with suppress(OSError, ValueError):
-            node = NodeDescription.from_json(read_json(path))
+        if node := readable(NodeDescription, path):
             nodes.setdefault(node.scale, []).append(node)
     return {scale: tuple(nodes[scale]) for scale in sorted(nodes, key=lambda name: Scale.parse(name).world_size)}
 

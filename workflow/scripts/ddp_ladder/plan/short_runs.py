@@ -6,7 +6,6 @@ The choice of a batch is kept in results/fit/<scale>.json. Both kinds of runs ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ddp_ladder.common.files import canonical_sha256, read_bytes, read_json, sha256
+from ddp_ladder.common.files import canonical_sha256, read_as, read_bytes, readable, sha256
 from ddp_ladder.common.formats import (
     DASH,
     count,
@@ -196,7 +195,7 @@ def script_digest(spec: RunSpec) -> str | None:
 
 def read_fit(path: Path) -> Fit:
     """Read a finished search. Raises OSError or ValueError."""
-    return Fit.from_json(read_json(path))
+    return read_as(Fit, path)
 
 
 def resolved(settings: Settings) -> Settings:
@@ -227,17 +226,13 @@ def trials_file(results: Path) -> Path:
 
 def kept_trials(results: Path, key: str) -> list[Trial]:
     """Return the trials of a search of this key that has not ended."""
-    with suppress(OSError, ValueError):
-        kept = Trials.from_json(read_json(trials_file(results)))
-        return [*kept.trials] if kept.key == key else []
-    return []
+    kept = readable(Trials, trials_file(results))
+    return [*kept.trials] if kept is not None and kept.key == key else []
 
 
 def last_fit(results: Path, plan: Plan) -> Fit | None:
     """Return the last search, of whatever settings; None if there is none that can be read."""
-    with suppress(OSError, ValueError):  # none was made, or by another version
-        return read_fit(fit_file(results, plan.first_scale))
-    return None
+    return readable(Fit, fit_file(results, plan.first_scale))
 
 
 def fit_text(fit: Fit) -> Iterator[str]:

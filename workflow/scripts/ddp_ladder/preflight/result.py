@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.files import read_json, readable, write_json
 from ddp_ladder.common.findings import Finding, PreflightKind, deciding
 from ddp_ladder.common.formats import DASH, duration, grouped, hostlist, in_short, significant
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version1
@@ -307,10 +307,8 @@ def bad_nodes_file(results: Path) -> Path:
 
 def bad_nodes(results: Path) -> tuple[BadNode, ...]:
     """Return the nodes that failed, in the order of their jobs; none if the list is damaged: they are tested again."""
-    try:
-        return BadNodes.from_json(read_json(bad_nodes_file(results))).nodes
-    except (OSError, ValueError):
-        return ()
+    file = readable(BadNodes, bad_nodes_file(results))
+    return file.nodes if file is not None else ()
 
 
 def is_of_hardware(finding: Finding) -> bool:

@@ -19,7 +19,7 @@ from shlex import quote
 from typing import Literal
 
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import RunDirectory, read_json, write_json
+from ddp_ladder.common.files import RunDirectory, read_as, readable, write_json
 from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
@@ -131,7 +131,7 @@ def read_chain(directory: Path) -> Chain:
     """Read chain.json. Raises UserError."""
     path = directory / CHAIN_FILE
     try:
-        return Chain.from_json(read_json(path))
+        return read_as(Chain, path)
     except (OSError, ValueError) as error:
         advice = "start it with `snakemake production`, which writes the file"
         raise UserError(Problem(str(path), "there is no chain of jobs here", str(error), next=advice)) from error
@@ -229,10 +229,8 @@ def keep_links(directory: Path, links: Sequence[Link]) -> None:
 
 def _kept(directory: Path) -> dict[tuple[str, float], Link]:
     """Return the links in links.json, by job and begin; without a file that can be read, the others tell it all."""
-    with suppress(OSError, ValueError):
-        file = LinksFile.from_json(read_json(directory / LINKS_FILE))
-        return {(link.job_id, link.begun_at_s): link for link in file.links}
-    return {}
+    file = readable(LinksFile, directory / LINKS_FILE)
+    return {(link.job_id, link.begun_at_s): link for link in file.links} if file is not None else {}
 
 
 def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = None) -> tuple[Link, ...]:

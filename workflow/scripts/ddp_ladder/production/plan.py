@@ -17,7 +17,7 @@ from pydantic import Field
 
 from ddp_ladder.analysis.decisions import Decision, Work, decide, with_cost
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.files import readable, write_json
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Model, Positive, Several, Version1
@@ -417,6 +417,4 @@ def keep_planned(results: Path, planned: Planned) -> None:
 
 def read_planned(results: Path) -> Planned | None:
     """Read the milestones; None if none were kept before production, or they cannot be read."""
-    with suppress(OSError, ValueError):
-        return Planned.from_json(read_json(results / FILE))
-    return None
+    return readable(Planned, results / FILE)

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from ddp_ladder.assembly.assemble import record_of
-from ddp_ladder.common.files import file_text, read_json, write_json
+from ddp_ladder.common.files import file_text, readable, write_json
 from ddp_ladder.common.findings import Finding, Severity
 from ddp_ladder.common.formats import count, rank_numbers, significant
 from ddp_ladder.common.messages import Problem, UserError
@@ -383,10 +383,7 @@ def write_rehearsal(directory: Path, spec: RunSpec, findings: Sequence[Finding])
 
 def read_rehearsal(directory: Path) -> RehearsalFile | None:
     """Read the result of a rehearsal; None if there is none that can be read."""
-    try:
-        return RehearsalFile.from_json(read_json(directory / FILE))
-    except (OSError, ValueError):
-        return None
+    return readable(RehearsalFile, directory / FILE)
 
 
 def not_made(failure: Failure) -> Finding:

@@ -5,7 +5,6 @@ Times are unix times or durations in seconds, sizes are bytes. A field with a de
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from ddp_ladder_instrument.contract import FOLLOWED
 from pydantic import ConfigDict, Field, model_validator
 
-from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
+from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_as, read_json, readable
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version2
 from ddp_ladder.nodes.sampler import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
@@ -618,7 +617,7 @@ class Progress(Model):
 def read_progress(path: Path) -> Progress | None:
     """Return rank 0's latest progress; None before its first step. Raises OSError, or ValueError for anything else."""
     try:
-        return Progress.from_json(read_json(path))
+        return read_as(Progress, path)
     except FileNotFoundError:
         return None
 
@@ -669,6 +668,6 @@ def read_stalls(path_of: Callable[[Agent], Path], agents: Iterable[Agent]) -> di
     """Return the reports of these agents, as far as there are any that can be read."""
     stalls = {}
     for agent in agents:
-        with contextlib.suppress(OSError, ValueError):
-            stalls[agent] = AgentStall.from_json(read_json(path_of(agent)))
+        if stall := readable(AgentStall, path_of(agent)):
+            stalls[agent] = stall
     return stalls

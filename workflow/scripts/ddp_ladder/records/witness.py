@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from ddp_ladder.common.files import read_json
+from ddp_ladder.common.files import read_json, readable
 from ddp_ladder.common.model import Count, Duration, Model, Name, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.plan.short_runs import WitnessRun, has_witness, script_digest, witness_key, witness_runs
@@ -83,9 +83,7 @@ def witness_file(results: Path, variant: str) -> Path:
 
 def read_witness(path: Path) -> Witness | None:
     """Return a witness; None if it cannot be read: the next job makes it again."""
-    with suppress(OSError, ValueError):
-        return Witness.from_json(read_json(path))
-    return None
+    return readable(Witness, path)
 
 
 def missing_witnesses(plan: Plan, results: Path) -> tuple[WitnessRun, ...]:

@@ -14,7 +14,7 @@ from queue import Empty
 from typing import Any, Protocol
 from uuid import uuid4
 
-from ddp_ladder.assembly.assemble import not_run
+from ddp_ladder.assembly.assemble import Assembler, Assembly, not_run
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
 from ddp_ladder.common.formats import duration, signal_of
@@ -31,7 +31,6 @@ from ddp_ladder.records.raw_files import RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, Failure, LeftOut, Record, write_record
 from ddp_ladder.records.witness import Witnesses
-from ddp_ladder.run.assembling import Assembler, Assembly
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import END_S, limits_s, raise_on_signals, running
 from ddp_ladder.run.job_script import write_job_script

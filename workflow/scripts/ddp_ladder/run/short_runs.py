@@ -13,6 +13,7 @@ from ddp_ladder_instrument.contract import WITNESS, WITNESS_PASSES
 from ddp_ladder_instrument.log import read_log
 from ddp_ladder_instrument.testimony import in_words
 
+from ddp_ladder.assembly.assemble import Assembly
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.files import RunDirectory, read_json, write_json, writing
 from ddp_ladder.common.formats import count, duration
@@ -46,7 +47,6 @@ from ddp_ladder.records.raw_models import Flops, WitnessedPlace
 from ddp_ladder.records.record import LeftOut, Record, placed, write_record
 from ddp_ladder.records.witness import Witness, missing_witnesses, witness_file
 from ddp_ladder.records.witnessed import compared
-from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.job import LONGER, Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.keys import Preflight

@@ -27,6 +27,7 @@ from ddp_ladder.common.files import (
     RunDirectory,
     file_text,
     read_json,
+    readable,
     scanned,
     touched_s,
     write_json,
@@ -171,8 +172,8 @@ class SignsOfLife:
                 self._listed = len(self._addresses)
 
     def _read_end(self, agent: Agent) -> None:
-        with suppress(OSError, ValueError):
-            self.ends[agent] = AgentEnd.from_json(read_json(self._directory.agent_end(agent)))
+        if end := readable(AgentEnd, self._directory.agent_end(agent)):
+            self.ends[agent] = end
 
 
 MEMORY = Path("/dev/shm")
