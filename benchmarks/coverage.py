@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests")]
 
+from ddp_ladder.common.findings import Finding  # noqa: E402
 from ddp_ladder.gates.interval import Estimate, LogMean  # noqa: E402
 from ddp_ladder.gates.points import ScalePoint  # noqa: E402
 from ddp_ladder.gates.scaling import scale_points  # noqa: E402
-from ddp_ladder.gates.verdict import GateFinding, performance  # noqa: E402
+from ddp_ladder.gates.verdict import performance  # noqa: E402
 from ddp_ladder.measuring.statistic import find_warmup  # noqa: E402
 from ddp_ladder.measuring.timing import measure  # noqa: E402
 from ddp_ladder.plan.plan import RunSpec  # noqa: E402
@@ -83,7 +84,7 @@ def _points(records: Sequence[Record], gate: GateThresholds) -> tuple[ScalePoint
     return scale_points(specs, records_by_name(list(records)), (), {"stage1": gate, "stage2": gate})
 
 
-def judged(points: Sequence[ScalePoint], threshold: float, differ_percent: float = 2) -> GateFinding:
+def judged(points: Sequence[ScalePoint], threshold: float, differ_percent: float = 2) -> Finding:
     """Return the gate's finding on the second point."""
     gate = GateThresholds(min_efficiency=threshold, max_efficiency=2, jobs_differ_percent=differ_percent)
     plan = replace(make_plan_of([]), gates={"stage1": gate, "stage2": gate})

@@ -353,7 +353,7 @@ def make_gate(
 ) -> dict[str, Any]:
     """Return the content of a gate file."""
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "stage": stage,
         "verdict": verdict,
         "judged": list(judged),
@@ -368,7 +368,7 @@ def make_gate(
 
 def make_judged(
     scale: str,
-    check: str = "efficiency",
+    kind: str = "efficiency",
     *,
     ok: bool = True,
     measured: str = "efficiency 0.91 (95 % interval 0.90 to 0.92)",
@@ -380,11 +380,8 @@ def make_judged(
 ) -> dict[str, Any]:
     """Return one judgement of a gate; ``repeat`` for a check on one run."""
     return {
-        "variant": variant,
-        "mode": mode,
-        "scale": scale,
-        "repeat": repeat,
-        "check": check,
+        "kind": kind,
+        "place": f"{variant}/{mode}/{scale}" + (f"/r{repeat}" if repeat else ""),
         "severity": "note" if ok else "error",
         "measured": measured,
         "wanted": wanted,

@@ -50,7 +50,7 @@ def test_one_bad_node_is_replaced_once(three_nodes: Cluster, tmp_path: Path) -> 
     assert climb.stdout.count(said) == 1
     assert bad_nodes(checkout) == ["node2"]
     gate = json.loads((checkout.results / "gates/stage1.json").read_text())
-    assert next(note["measured"] for note in gate["judged"] if note["check"] == "replaced node").startswith("node2")
+    assert next(note["measured"] for note in gate["judged"] if note["kind"] == "replaced node").startswith("node2")
     assert "for the support desk" in (checkout.results / "report/index.html").read_text()
     with (checkout.results / "accounting.csv").open() as file:
         rows = {row["job_id"]: row["bad_node"] for row in csv.DictReader(file)}

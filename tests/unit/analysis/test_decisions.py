@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from ddp_ladder.analysis.comparison import FASTER, NO_DIFFERENCE, REFERENCE, SLOWER, WITHHELD, sentences
 from ddp_ladder.analysis.decisions import Decision, Work, decide
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import NARROW_SPACE, significant
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import GateFinding, Verdict, performance
+from ddp_ladder.gates.verdict import Verdict, judged, performance
 from ddp_ladder.live import screen
 from ddp_ladder.live.status import LadderState, ScaleState
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
@@ -231,7 +232,7 @@ def certain_as_judged(view: ReportView) -> None:
     for decision in view.decisions:
         if (point := decision.recommended) and view.thresholds[point.stage] is not None:
             judged = performance(view.plan, point, view.points, Path("results"))
-            assert [each.uncertain for each in judged if each.check == "efficiency"] == [bool(decision.doubt)]
+            assert [each.uncertain for each in judged if each.kind == "efficiency"] == [bool(decision.doubt)]
 
 
 def seen_by_watch(view: ReportView) -> None:
@@ -263,7 +264,7 @@ def test_a_gate_that_was_judged_with_another_statistic_says_so_on_every_screen()
     records = [make_record(spec, 1000.0 * spec.gpus) for spec in specs]
     view = view_of(records)
     plan, before = view.plan, tuple(point for point in view.rungs if point.stage != "stage3")
-    item = GateFinding.of(before[1], "efficiency", "efficiency 128.9 %", "at least 80 %", ok=True)
+    item = judged(before[1], "efficiency", "efficiency 128.9 %", "at least 80 %", ok=True)
     item = item.replace(uncertain=True)
     gate = make_verdict(item, before)
     now = tuple(replace(point, statistic=SAMPLES_PER_TIME) for point in view.rungs)
@@ -282,9 +283,9 @@ def test_a_gate_that_was_judged_with_another_statistic_says_so_on_every_screen()
         assert [said in text for text in texts] == [is_said] * 4
 
 
-def make_verdict(item: GateFinding, points: tuple[ScalePoint, ...]) -> Verdict:
+def make_verdict(item: Finding, points: tuple[ScalePoint, ...]) -> Verdict:
     word = "open" if item.ok else "closed"
     return Verdict(
-        schema_version=1, stage="stage2", verdict=word, why=None if item.ok else item.in_words, wanted=None, next=None,
+        schema_version=2, stage="stage2", verdict=word, why=None if item.ok else item.in_words, wanted=None, next=None,
         variants={"default": word}, judged=(item,), points=points, records={},
     )  # fmt: skip

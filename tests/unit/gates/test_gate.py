@@ -16,10 +16,10 @@ from ddp_ladder.climb.ladder import runs_to_do
 from ddp_ladder.common.files import RunDirectory, read_json, sha256, write_json
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.gates.verdict import Verdict, closed_box, closed_variants, outcome_line
+from ddp_ladder.gates.verdict import Place, Verdict, closed_box, closed_variants, outcome_line
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
-from ddp_ladder.records.record import write_record
+from ddp_ladder.records.record import Failure, write_record
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
@@ -79,7 +79,7 @@ def assert_closed(ladder: Ladder, *runs: str, stage: str = "stage2") -> Verdict:
     verdict = ladder.judge(stage)
     path = write_verdict(verdict, ladder.gates)
     assert not verdict.is_open
-    assert {f.where for f in verdict.judged if f.repeat is not None and not f.ok} == set(runs)
+    assert {f.place for f in verdict.judged if Place.of(f).repeat and not f.ok} == set(runs)
     assert [file.name for file in ladder.gates.iterdir()] == [f"{stage}.closed.json"]
     gate = read_json(path)
     assert gate["verdict"] == "closed"
@@ -107,7 +107,7 @@ def test_the_evidence_holds_the_numbers_and_the_records(ladder: Ladder) -> None:
     assert efficiency["value"] == pytest.approx(0.9, rel=0.01)
     assert efficiency["low"] <= efficiency["value"] <= efficiency["high"]
     sanity, *_, efficiency = gate["judged"]
-    assert (sanity["check"], efficiency["check"]) == ("sanity", "efficiency")
+    assert (sanity["kind"], efficiency["kind"]) == ("sanity", "efficiency")
     assert sanity["measured"].endswith(" checks passed")
     assert efficiency["measured"].startswith("efficiency 89.9 % (95 % interval ")
     assert efficiency["wanted"] == "at least 80.0 % (stages.stage2.gate.min_efficiency)"
@@ -184,7 +184,7 @@ def test_what_was_wanted_is_what_the_run_did_not_hold_to(ladder: Ladder, name: s
 def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(ladder: Ladder, run: str) -> None:
     MUTATIONS["faster step"](ladder.run(run))
     verdict = assert_closed(ladder, run, stage="stage3")
-    assert len([f for f in verdict.judged if f.repeat is not None and f.where == run]) == 1
+    assert len([f for f in verdict.judged if f.place == run]) == 1
 
 
 def test_records_from_before_a_change_of_the_configuration(ladder: Ladder) -> None:
@@ -204,7 +204,7 @@ def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder) -> Non
             edit_batches(run, rank, 128)
         reassemble(run)
     verdict = ladder.judge("stage2")
-    assert (verdict.reason.check, verdict.reason.repeat) == ("efficiency", None)
+    assert (verdict.reason.kind, verdict.reason.place) == ("efficiency", "default/weak/1x2")
     assert "not comparable" in verdict.reason.measured
     assert words in verdict.reason.measured
     assert words in verdict.why
@@ -252,8 +252,8 @@ def test_a_variant_left_out_after_an_earlier_gate_stays_closed(two_variants: Lad
     verdict = two_variants.judge("stage2")
     assert verdict.is_open
     assert verdict.variants == {"default": "open", "ring": "closed"}
-    left = next(f for f in verdict.judged if f.where == left_out.name)
-    assert (left.check, left.measured, left.next) == ("not run", "ring did not pass", "see its records")
+    left = next(f for f in verdict.judged if f.place == left_out.name)
+    assert (left.kind, left.measured, left.next) == ("run", "not run: ring did not pass", "see its records")
 
 
 def test_a_run_without_a_step_whose_script_made_steps_before_has_resumed(ladder: Ladder) -> None:
@@ -313,7 +313,7 @@ def test_the_plain_baseline_is_in_the_evidence_and_not_judged(tmp_path: Path) ->
     verdict = judge(make_plan_of(specs), "stage2", tmp_path)
     assert verdict.is_open
     assert set(verdict.variants) == {"default"}
-    assert not any(finding.variant == "plain" for finding in verdict.judged)
+    assert not any(finding.place.startswith("plain") for finding in verdict.judged)
     assert {point.variant for point in verdict.points} == {"default", "plain"}
     assert any("plain/weak/1x1/r2" in path for path in verdict.records)
     two = next(point for point in verdict.points if point.world_size == 2)
@@ -365,13 +365,13 @@ def test_the_box_of_a_failed_run() -> None:
         "lower workload.batch_per_gpu in config.yaml, or the model's size in workload.args",
         "run `nvidia-smi` on node7",
     )
-    judged = make_judged("1x2", "CUDA out of memory", ok=False, measured=why, repeat=1)
+    failure = Failure(verdict="CUDA out of memory", why=why, next=numbered(steps), rank=1, node="node7")
     said = ['rank 1 (node7): File "/home/ada/train.py", line 20, in main']
-    failed = {**judged, "place": "rank 1 on node7", "evidence": said}
-    gate = Verdict.from_json(make_gate("stage2", "closed", why="w", judged=[failed], next_step=numbered(steps)))
+    failed = {**make_judged("1x2", "run", ok=False, measured=failure.in_words, repeat=1), "evidence": said}
+    closed = make_gate("stage2", "closed", why="w", judged=[failed], next_step=failure.next)
+    gate = Verdict.from_json(closed).replace(failure=failure)
     assert closed_box(gate) == BOX_OF_A_RUN
-    later = Verdict.from_json({**gate.model_dump(), "judged": [{**failed, "at_s": 1_800_000_000.0}]})
-    first = closed_box(later).splitlines()[1]
+    first = closed_box(gate.replace(failure=failure.replace(at_s=1_800_000_000.0))).splitlines()[1]
     assert re.search(r"\(rank 1 on node7\) at [0-9]{2}:[0-9]{2}:00 ", first)
 
 
@@ -406,7 +406,8 @@ def test_runs_that_were_left_out_close_the_gate_with_the_preflights_finding(ladd
         directory.run.unlink()
         write_record(directory.record, not_run(spec, "preflight failed", f"{PREFLIGHT_FAILED}: it says why", "do it"))
     verdict = ladder.judge("stage2")
-    assert (verdict.reason.check, verdict.reason.where) == (PREFLIGHT_FAILED, "default/weak/1x2")
+    assert (verdict.reason.kind, verdict.reason.place) == ("preflight", "default/weak/1x2")
+    assert verdict.failure.verdict == PREFLIGHT_FAILED
     assert "an all-reduce of 4096 bytes returned wrong values on rank 1" in verdict.reason.measured
     assert "network.env in cluster.yaml" in verdict.next
     assert "| wanted    the exact sum, in every element " in closed_box(verdict)

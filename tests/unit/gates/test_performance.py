@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.gates.interval import Doubt, Estimate, LogMean, Variance, factor
 from ddp_ladder.gates.points import Figures, ScalePoint
-from ddp_ladder.gates.verdict import GateFinding, Verdict, closed_box, outcome_line, performance
+from ddp_ladder.gates.verdict import Verdict, closed_box, outcome_line, performance
 from ddp_ladder.report.view import gate_words
 from ddp_ladder.settings.keys import GateThresholds
 from make_records import make_gate, make_judged, make_plan_of, make_specs
@@ -59,13 +60,13 @@ def judged(
     waits: float = 0.02,
     figures: Figures = MappingProxyType({}),
     **changed: Any,
-) -> list[GateFinding]:
+) -> list[Finding]:
     one, two = point(1, wait=waits), point(2, efficiency, repeats, differ_percent)
     two = doubted(two, *doubts).having(figures, **changed)
     return list(performance(replace(PLAN, gates={"stage2": gate}), two, (one, two), Path("results")))
 
 
-def only(efficiency: Interval, gate: GateThresholds, *doubts: Doubt, repeats: int = 5, **changed: Any) -> GateFinding:
+def only(efficiency: Interval, gate: GateThresholds, *doubts: Doubt, repeats: int = 5, **changed: Any) -> Finding:
     (finding,) = judged(efficiency, gate, *doubts, repeats=repeats, **changed)
     return finding
 
@@ -77,7 +78,7 @@ PLAN = make_plan_of(make_specs(["1x1", "1x2"]))
 @pytest.mark.parametrize("gate", [GateThresholds(), AT_80])
 def test_an_interval_wholly_above_the_ideal_closes_the_gate(gate: GateThresholds) -> None:
     finding, *others = judged((1.44, 0.03), gate)
-    assert (finding.check, finding.ok, finding.uncertain) == ("baseline", False, False)
+    assert (finding.kind, finding.ok, finding.uncertain) == ("baseline", False, False)
     assert finding.measured == "efficiency 144.0 % (95 % interval 139.7 % to 148.4 %, in one job): more than the ideal"
     assert "delete results/runs/default/weak/1x1 and start snakemake again" in finding.next
     assert all(other.ok for other in others)
@@ -85,7 +86,7 @@ def test_an_interval_wholly_above_the_ideal_closes_the_gate(gate: GateThresholds
 
 def test_one_repeat_far_above_the_ideal_closes_the_gate_on_its_estimate() -> None:
     (finding,) = judged((1.44, 0.0), GateThresholds(), repeats=1, differ_percent=2)
-    assert (finding.check, finding.ok, finding.uncertain) == ("baseline", False, True)
+    assert (finding.kind, finding.ok, finding.uncertain) == ("baseline", False, True)
     assert finding.measured == "efficiency 144.0 %: more than the ideal"
     assert judged((1.08, 0.0), GateThresholds(), repeats=1, differ_percent=2) == []
 
@@ -150,7 +151,7 @@ def test_a_threshold_opens_at_its_boundary_and_no_further(
 ) -> None:
     assert only((0.9, 0.03), GateThresholds(**{key: boundary})).ok
     beyond = only((0.9, 0.03), GateThresholds(**{key: math.nextafter(boundary, direction * math.inf)}))
-    assert (beyond.ok, beyond.check) == (False, check)
+    assert (beyond.ok, beyond.kind) == (False, check)
     assert f"stages.stage2.gate.{key}" in beyond.wanted
     assert f"stages.stage2.gate.{key}" in beyond.next
 
@@ -163,9 +164,9 @@ def test_a_figure_that_slow_steps_recur_in_is_called_samples_over_time() -> None
 def test_all_thresholds_are_judged_and_what_is_not_known_passes_none() -> None:
     gate = GateThresholds(min_efficiency=0.8, min_samples_per_s=2000, max_data_wait_fraction=1)
     efficiency, throughput, data_wait = judged((0.9, 0.03), gate, figures={"data_wait_fraction": None})
-    assert (efficiency.check, efficiency.ok) == ("efficiency", True)
-    assert (throughput.check, throughput.ok) == ("throughput", False)
-    assert (data_wait.check, data_wait.ok, data_wait.measured) == ("data wait", False, "it was not measured")
+    assert (efficiency.kind, efficiency.ok) == ("efficiency", True)
+    assert (throughput.kind, throughput.ok) == ("throughput", False)
+    assert (data_wait.kind, data_wait.ok, data_wait.measured) == ("data wait", False, "data wait: it was not measured")
 
 
 # How it is told
@@ -185,7 +186,7 @@ def test_a_closed_gate_says_so_only_where_nothing_else_closes_it() -> None:
     gate = Verdict.from_json(make_gate("stage2", "closed", judged=[doubt]))
     assert gate_words({"stage2": gate}, point(2)) == "stage 2 closed (uncertain)"
     assert "the gate of stage2 is closed on the estimate, uncertain" in closed_box(gate)
-    failed = make_judged("1x2", "exit codes", ok=False, repeat=1)
+    failed = make_judged("1x2", "run", ok=False, repeat=1)
     gate = Verdict.from_json(make_gate("stage2", "closed", judged=[doubt, failed]))
     assert gate_words({"stage2": gate}, point(2)) == "stage 2 closed"
     assert "uncertain" not in closed_box(gate)

@@ -39,13 +39,18 @@ DoctorKind = Literal[
     "wrapper", "container engine", "container image", "variables", "interface", "launcher", "controller", "nodes",
     "architecture", "jobs", "QoS", "start",
 ]  # fmt: skip
+GateKind = Literal[
+    "run", "sanity", "record", "job", "preflight", "replaced node", "efficiency", "throughput", "baseline", "repeats",
+    "data wait",
+]  # fmt: skip
+"""Of a gate, with the remarks on its runs; sanity: a run that passed all its checks."""
 RehearsalKind = Literal["rehearsal", "start", "state", "loss"]
 RuleKind = Literal[
     "node counts", "same input", "through Slurm", "run length", "efficiency by total time", "wall times",
     "GPU utilisation", "both modes", "memory", "time to solution", "batch script", "by a person",
 ]  # fmt: skip
 """Of a computing centre's rules; the length of its form is counted by nobody yet."""
-Kind = Literal[CheckKind, RemarkKind, UsageKind, PreflightKind, DoctorKind, RehearsalKind, RuleKind, "length", "gate"]
+Kind = Literal[CheckKind, RemarkKind, UsageKind, PreflightKind, DoctorKind, RehearsalKind, RuleKind, GateKind, "length"]
 
 
 class Finding(Model):
@@ -57,7 +62,7 @@ class Finding(Model):
         "be. Unknown: it could not be examined."
     )
     place: str = Field(
-        default="", description="A node, a GPU, a rank, a scale, or a file and key; empty if it has none of its own."
+        default="", description="A node, a GPU, a rank, a scale, a run, or a file and key; empty if it has none."
     )
     measured: str
     wanted: str = ""

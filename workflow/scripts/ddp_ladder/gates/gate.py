@@ -11,19 +11,20 @@ from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.files import read_bytes, sha256, write_json, writing
+from ddp_ladder.common.findings import Finding, deciding
 from ddp_ladder.common.formats import count, grouped
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import SANITY, GateFinding, Verdict, Word, gate_files, performance
+from ddp_ladder.gates.verdict import Place, Verdict, Word, gate_files, judged, performance
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, SUPPORT, bad_nodes, bad_nodes_file
-from ddp_ladder.records.record import Record, quoted_lines
+from ddp_ladder.records.record import Failure, Record, quoted_lines
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.jobs import read_job_end
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None) -> Verdict:
@@ -38,18 +39,19 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     plan, upto = as_made(plan, runs), plan.stages[: plan.stages.index(stage) + 1]
     specs = [spec for spec in plan.runs if spec.stage in upto]
     records: dict[str, Record] = {}
-    findings: list[GateFinding] = []
-    missing: list[GateFinding] = []
+    findings: list[Finding] = []
+    missing: list[Finding] = []
+    failures: dict[Finding, Failure] = {}  # what is behind findings
     left_out: list[RunSpec] = []  # of this stage, by a preflight
     for spec in specs:
         directory = runs.directory(spec)
         if not (directory.record.exists() or directory.run.exists() or read_job_end(results, str(spec.scale))):
             again = f"run snakemake {spec.stage}"
-            missing += [] if spec.is_plain else [GateFinding.of(spec, "record", "not run yet", "a record", again)]
+            missing += [] if spec.is_plain else [judged(spec, "record", "not run yet", "a record", again)]
             continue
-        record, finding = _sanity(spec, runs)
-        if record is not None and (other := _trained(record, records)):
-            finding = finding.replace(measured=f"{finding.measured}; {other}", next=OWN_DIRECTORY_ADVICE)
+        record, failure, finding = _sanity(spec, runs, records)
+        if failure is not None:
+            failures[finding] = failure
         if record is not None and (finding.ok or spec.is_plain):
             records[spec.name] = record
         if record and record.failure and record.failure.kind == "preflight failed" and spec.stage == stage:
@@ -59,26 +61,26 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
         if not spec.is_plain and (spec.stage == stage or not finding.ok):
             findings.append(finding)
         if not spec.is_plain and spec.stage == stage and record is not None:
-            findings += [
-                GateFinding.of(spec, remark.kind, remark.measured, "nothing (a remark)", remark.next, ok=True)
-                for remark in record.remarks
-            ]
-    findings = [*_preflight_failures(left_out, results), *findings, *missing]
+            findings += [each.replace(place=spec.name, wanted="nothing (a remark)") for each in record.remarks]
+    of_preflights = dict(_preflight_failures(left_out, results))
+    failures |= of_preflights
+    findings = [*of_preflights, *findings, *missing]
     findings += _replaced_nodes([spec for spec in specs if spec.stage == stage], results)
     points = scale_points(specs, records, plan.may_differ, plan.gates)
     for point in points:
         if point.stage == stage and not point.is_plain:
             findings += performance(plan, point, points, results, measured_preflight(results, point.scale))
-    by_variant = grouped((finding.variant, finding.ok) for finding in findings)
+    by_variant = grouped((Place.of(finding).variant, finding.ok) for finding in findings)
     variants: dict[str, Word] = {name: "open" if all(ok) else "closed" for name, ok in by_variant.items()}
-    reason = next((finding for finding in findings if finding.variant == REFERENCE_VARIANT and not finding.ok), None)
+    reason = deciding(finding for finding in findings if Place.of(finding).variant == REFERENCE_VARIANT)
     return Verdict(
         schema_version=SCHEMA_VERSION,
         stage=stage,
         verdict=variants[REFERENCE_VARIANT],
-        why=f"{reason.where}: {reason.in_words}" if reason else None,
+        why=reason.in_words if reason else None,
         wanted=reason.wanted if reason else None,
         next=reason.next if reason else None,
+        failure=failures.get(reason) if reason else None,
         variants=variants,
         judged=tuple(findings),
         points=points,
@@ -104,25 +106,32 @@ def _trained(record: Record, others: Mapping[str, Record]) -> str:
     return next((f"{name} made {count(steps, 'step')} with the same script" for name, steps in made), "")
 
 
-def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, GateFinding]:
+def _sanity(
+    spec: RunSpec, runs: RunRecords, others: Mapping[str, Record]
+) -> tuple[Record | None, Failure | None, Finding]:
+    """Return the record of a run, its failure, and what is to be said of it. others: the good runs before it."""
     file = runs.directory(spec).record
     again = "start snakemake again: the record is assembled again, or the run is repeated"
     try:
         if not file.exists() and (end := read_job_end(runs.results, str(spec.scale))):
-            return None, GateFinding.of(spec, "job", end.evidence, "a job that leaves a record of every run", end.next)
+            wanted = "a job that leaves a record of every run"
+            return None, None, judged(spec, "job", end.evidence, wanted, end.next)
         record = runs.believed(spec)
     except (OSError, ValueError) as error:
         wanted = "the record that the planned run itself left, with its raw files"
-        return None, GateFinding.of(spec, "record", str(error), wanted, again)
+        return None, None, judged(spec, "record", str(error), wanted, again)
     failure = record.failure
     if failure is None:
-        return record, GateFinding.of(spec, SANITY, f"{len(record.checks)} checks passed", "all checks", ok=True)
+        return record, None, judged(spec, "sanity", f"{len(record.checks)} checks passed", "all checks", ok=True)
     why = failure.why
     for check in record.checks:  # the box shows what was wanted on a line of its own
         why = why.replace(f", wanted {check.wanted}", "")
     lines = tuple(quoted_lines(failure.evidence, why).splitlines())
-    finding = GateFinding.of(spec, failure.verdict, why, _wanted(record, failure.verdict), failure.next)
-    return record, finding.replace(place=failure.place, at_s=failure.at_s, evidence=lines)
+    if other := _trained(record, others):
+        failure, why = failure.replace(next=OWN_DIRECTORY_ADVICE), f"{why}; {other}"
+    failure = failure.replace(why=why)
+    finding = judged(spec, "run", failure.in_words, _wanted(record, failure.verdict), failure.next)
+    return record, failure, finding.replace(evidence=lines)
 
 
 def _wanted(record: Record, verdict: str) -> str:
@@ -137,27 +146,29 @@ def _wanted(record: Record, verdict: str) -> str:
     return f"{name}: {asked[name]}"
 
 
-def _preflight_failures(left_out: Sequence[RunSpec], results: Path) -> Iterator[GateFinding]:
-    """Yield a finding for each scale that had runs left out because its preflight failed.
+def _preflight_failures(left_out: Sequence[RunSpec], results: Path) -> Iterator[tuple[Finding, Failure]]:
+    """Yield a finding and its failure for each scale that had runs left out because its preflight failed.
 
     A preflight counts only for the runs that it left out: those that were made are judged by their own records, also if
     a later preflight of their scale failed, or was switched off, or if its files were deleted. Without its file, the
     runs' own records say why they were left out.
     """
     for spec in {spec.scale: spec for spec in reversed(left_out)}.values():
-        if (result := measured_preflight(results, spec.scale)) and (failure := result.failure):
-            finding = GateFinding.of(spec, PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
-            yield finding.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.place or str(spec.scale))
+        if (result := measured_preflight(results, spec.scale)) and (found := result.failure):
+            node = found.place or str(spec.scale)
+            failure = Failure(verdict=PREFLIGHT_FAILED, why=found.in_words, node=node, next=found.next)
+            finding = judged(spec, "preflight", failure.in_words, found.wanted, failure.next)
+            yield finding.replace(place=f"{REFERENCE_VARIANT}/{spec.mode}/{spec.scale}"), failure
 
 
-def _replaced_nodes(specs: Sequence[RunSpec], results: Path) -> Iterator[GateFinding]:
+def _replaced_nodes(specs: Sequence[RunSpec], results: Path) -> Iterator[Finding]:
     """Yield a note for each node that a job of these runs was submitted again without."""
     first = {str(spec.scale): spec for spec in reversed(specs) if spec.variant == REFERENCE_VARIANT}
     for bad in bad_nodes(results):
         if spec := first.get(bad.scale):
             wanted, support = "nodes that pass the preflight", SUPPORT.format(file=bad_nodes_file(results))
-            finding = GateFinding.of(spec, "replaced node", bad.in_words, wanted, support, ok=True)
-            yield finding.replace(repeat=None)
+            finding = judged(spec, "replaced node", bad.in_words, wanted, support, ok=True)
+            yield finding.replace(place=Place.of(finding).of_scale)
 
 
 def write_verdict(verdict: Verdict, gates: Path) -> Path:

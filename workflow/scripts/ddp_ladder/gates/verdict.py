@@ -6,82 +6,65 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from ddp_ladder.common.findings import Finding, Kind
+from ddp_ladder.common.findings import Finding, Kind, Severity, deciding
 from ddp_ladder.common.formats import in_short, significant
 from ddp_ladder.common.messages import box, numbered
-from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.model import Model, Several, Version2
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.measuring.fingerprint import MUST_MATCH
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PreflightResult
-from ddp_ladder.records.record import SAMPLES_PER_TIME, placed
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure
 from ddp_ladder.settings.terms import MAY_DIFFER, MOST_REPEATS, REFERENCE_VARIANT
 
 NOTABLE_WAIT = 0.05  # fraction of a step: a baseline that waits for data so much longer is slow by it
-SANITY = "sanity"  # the name of the one finding for a run that passed all its checks
 Word = Literal["open", "closed"]
 
 
-class GateFinding(Finding):
-    """A finding of a gate on a scale, or a check on one run. An error closes the gate, a note does not.
+class Place(NamedTuple):
+    """What a finding of a gate is on: a scale, or one of its runs."""
 
-    place: rank and node of a failure. evidence: the lines that show it, or the figures that show the largest cause of a
-    lost efficiency.
-    """
-
-    kind: Kind = "gate"
     variant: str
     mode: str
     scale: str
-    repeat: int | None = None  # of one run
-    check: str  # what was examined
-    at_s: float | None = None  # of a failure, unix time
+    repeat: str = ""  # ``r2``; empty for a scale
 
     @classmethod
-    def of(
-        cls, what: RunSpec | ScalePoint, check: str, measured: str, wanted: str, next_step: str = "", ok: bool = False
-    ) -> GateFinding:
-        return cls(
-            severity="note" if ok else "error",
-            variant=what.variant,
-            mode=what.mode,
-            scale=str(what.scale),
-            repeat=what.repeat if isinstance(what, RunSpec) else None,
-            check=check,
-            measured=measured,
-            wanted=wanted,
-            next=next_step,
-        )
+    def of(cls, finding: Finding) -> Place:
+        return cls(*finding.place.split("/"))
 
     @property
-    def in_words(self) -> str:
-        """Return ``efficiency 0.41``, ``exit codes: rank 1: 3``: the check is not named twice."""
-        check = placed(self.check, self.place, self.measured)
-        return self.measured if self.measured.startswith(self.check) else f"{check}: {self.measured}"
+    def of_scale(self) -> str:
+        return "/".join(self[:3])
 
-    @property
-    def where(self) -> str:
-        place = f"{self.variant}/{self.mode}/{self.scale}"
-        return f"{place}/r{self.repeat}" if self.repeat is not None else place
+
+def judged(
+    what: RunSpec | ScalePoint, kind: Kind, measured: str, wanted: str, next_step: str = "", *, ok: bool = False
+) -> Finding:
+    """Return a finding on a run, or on a scale; it closes the gate unless ``ok``."""
+    place = what.name if isinstance(what, RunSpec) else f"{what.variant}/{what.mode}/{what.scale}"
+    severity: Severity = "note" if ok else "error"
+    return Finding(kind=kind, severity=severity, place=place, measured=measured, wanted=wanted, next=next_step)
 
 
 class Verdict(Model):
     """The decision of a stage's gate, with its evidence."""
 
-    schema_version: Version1
+    schema_version: Version2
     stage: str
     verdict: Word = Field(description="Open: the next stage may start.")
     why: str | None = Field(description="The first finding that closes the gate; null if it is open.")
     wanted: str | None
     next: str | None
+    failure: Failure | None = Field(default=None, description="Of the run, or of the preflight, that closes the gate.")
     variants: Mapping[str, Word] = Field(description="The gate is open if the default variant passed.")
-    judged: Several[GateFinding]
+    judged: Several[Finding]
     points: Several[ScalePoint] = Field(description="Rows of scaling.csv up to this stage.")
     records: Mapping[str, str] = Field(description="SHA-256 of each record that was judged, by path.")
 
@@ -90,34 +73,37 @@ class Verdict(Model):
         return self.verdict == "open"
 
     @property
-    def failing(self) -> tuple[GateFinding, ...]:
+    def failing(self) -> tuple[Finding, ...]:
         """Return the findings that close the gate or exclude a variant."""
         return tuple(item for item in self.judged if not item.ok)
 
-    @property
-    def reason(self) -> GateFinding | None:
-        """Return the first finding that closes the gate; None if it is open."""
-        return next((item for item in self.failing if item.variant == REFERENCE_VARIANT), None)
+    def of_variant(self, variant: str) -> tuple[Finding, ...]:
+        return tuple(item for item in self.judged if Place.of(item).variant == variant)
 
     @property
-    def worth_showing(self) -> tuple[GateFinding, ...]:
+    def reason(self) -> Finding | None:
+        """Return the first finding that closes the gate; None if it is open."""
+        return deciding(self.of_variant(REFERENCE_VARIANT))
+
+    @property
+    def worth_showing(self) -> tuple[Finding, ...]:
         """Return every threshold and every failed check; runs that passed all sanity checks are only counted."""
-        return tuple(item for item in self.judged if not item.ok or item.check != SANITY)
+        return tuple(item for item in self.judged if not item.ok or item.kind != "sanity")
 
     @property
     def sane_runs(self) -> int:
-        return sum(item.ok and item.check == SANITY for item in self.judged)
+        return sum(item.ok and item.kind == "sanity" for item in self.judged)
 
     def verdict_of(self, point: ScalePoint) -> str:
         """Return the verdict on the point's variant; the gate's own verdict if it has none for this variant."""
         return self.variants.get(point.variant, self.verdict)
 
-    def uncertain(self, variant: str) -> tuple[GateFinding, ...]:
+    def uncertain(self, variant: str) -> tuple[Finding, ...]:
         """Return the findings that make the verdict uncertain; empty if a certain finding closes the gate as well."""
-        own = [item for item in self.judged if item.variant == variant]
+        own = self.of_variant(variant)
         failing = [item for item in own if not item.ok]
-        deciding = failing or [item for item in own if item.uncertain]
-        return tuple(deciding) if all(item.uncertain for item in deciding) else ()
+        decisive = failing or [item for item in own if item.uncertain]
+        return tuple(decisive) if all(item.uncertain for item in decisive) else ()
 
     def judged_earlier(self, points: Sequence[ScalePoint]) -> str:
         """Return why its figures are not those of these points; empty if no later scale has changed the statistic."""
@@ -145,12 +131,12 @@ def closed_variants(gate: Verdict) -> dict[str, str]:
 
 def outcome_line(gate: Verdict) -> str:
     """Return ``gate stage2: open`` or ``gate stage2: CLOSED, <why>``, with the remark on data that are not divided."""
-    own = [item for item in gate.judged if item.check == "undivided data" and item.variant == REFERENCE_VARIANT]
-    remarks = "".join(f"; {item.scale}: {item.measured}; next: {item.next}" for item in own[:1])
+    own = [item for item in gate.of_variant(REFERENCE_VARIANT) if item.kind == "undivided data"]
+    remarks = "".join(f"; {Place.of(item).scale}: {item.measured}; next: {item.next}" for item in own[:1])
     if not gate.is_open:
         return f"gate {gate.stage}: CLOSED, {gate.why}{remarks}"
     closed = ", ".join(closed_variants(gate))
-    doubts = "; ".join(f"{item.scale} {item.in_words}" for item in gate.uncertain(REFERENCE_VARIANT))
+    doubts = "; ".join(f"{Place.of(item).scale} {item.measured}" for item in gate.uncertain(REFERENCE_VARIANT))
     without = f" (without {closed}: see the report)" if closed else ""
     return f"gate {gate.stage}: open{without}{', ' if doubts else ''}{doubts}{remarks}"
 
@@ -159,26 +145,26 @@ def closed_box(gate: Verdict) -> str:
     """Return the box that shows why the ladder stopped and what to do next."""
     doubt = " on the estimate, uncertain" if gate.uncertain(REFERENCE_VARIANT) else ""
     closed = f"the gate of {gate.stage} is closed{doubt}; nothing above it was started"
-    failed = gate.reason
+    failure, reason = gate.failure, gate.reason
     rows: list[tuple[str, str | None]] = [("verdict", closed), ("measured", gate.why)]
-    if failed is not None and failed.place:
-        when = time.strftime(" at %H:%M:%S", time.localtime(failed.at_s)) if failed.at_s else ""
-        verdict = f"{failed.check} ({failed.place}){when}\n{closed}"
-        rows = [("verdict", verdict), ("run", failed.where), ("why", failed.measured)]
-    if failed is not None and failed.evidence:
-        rows.append(("evidence", "\n".join(failed.evidence)))
-    if failed is None or not failed.place or failed.repeat is None:  # of a run, only that it should have ended well
-        rows.append(("wanted", gate.wanted))
+    wanted: list[tuple[str, str | None]] = [("wanted", gate.wanted)]
+    if failure and failure.place and reason:
+        when = time.strftime(" at %H:%M:%S", time.localtime(failure.at_s)) if failure.at_s else ""
+        verdict = f"{failure.verdict} ({failure.place}){when}\n{closed}"
+        rows = [("verdict", verdict), ("run", reason.place), ("why", failure.why)]
+        wanted = wanted if reason.kind == "preflight" else []  # of a run, only that it should have ended well
+    if reason and reason.evidence:
+        rows.append(("evidence", "\n".join(reason.evidence)))
     steps = (gate.next or "").split("; or ")
     several = len(steps) > 1 and "\n" not in (gate.next or "")
-    return box((*rows, ("next", f"one of:\n{numbered(steps)}" if several else gate.next)))
+    return box((*rows, *wanted, ("next", f"one of:\n{numbered(steps)}" if several else gate.next)))
 
 
 @dataclass(frozen=True)
 class _Minimum:
     """A figure of which a gate may ask a minimum."""
 
-    name: str
+    name: Literal["efficiency", "throughput"]
     column: Column
     key: str  # of the threshold
     text: Callable[[float], str]
@@ -201,7 +187,7 @@ _THROUGHPUT = _Minimum("throughput", SAMPLES_PER_S, "min_samples_per_s", lambda 
 
 def performance(
     plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], results: Path, preflight: PreflightResult | None = None
-) -> Iterator[GateFinding]:
+) -> Iterator[Finding]:
     """Judge one scale by its stage's gate. A figure that cannot be computed does not pass.
 
     points: those of all scales, the baseline included. results: where the runs are, for advice on what to delete.
@@ -221,18 +207,18 @@ def performance(
     if point.is_baseline and point.differing and gate.min_efficiency is None:
         # Every efficiency of the later stages relates to this scale.
         measured, wanted = f"{point.status}: {point.note}", "the same in all repeats, as this is the baseline"
-        yield GateFinding.of(point, "repeats", measured, wanted, _to_be_comparable(plan, point))
+        yield judged(point, "repeats", measured, wanted, _to_be_comparable(plan, point))
     if gate.max_data_wait_fraction is not None:
         yield _data_wait(point, gate.max_data_wait_fraction)
 
 
-def _at_least(least: float, figure: _Minimum, plan: Plan, point: ScalePoint, lost: Attribution | None) -> GateFinding:
+def _at_least(least: float, figure: _Minimum, plan: Plan, point: ScalePoint, lost: Attribution | None) -> Finding:
     """Judge the estimate. Advice: the cause of the loss first, then the last doubt, as repeats make no steps steady."""
     key = f"stages.{point.stage}.gate.{figure.key}"
     estimate, measured = figure.column.of(point), figure.measured(point)
     wanted = f"at least {figure.text(least)} ({key})"
     if estimate is None:
-        return GateFinding.of(point, figure.name, measured, wanted, _to_be_comparable(plan, point))
+        return judged(point, figure.name, measured, wanted, _to_be_comparable(plan, point))
     doubts = [*_doubts(least, figure, point)]
     reached, steps = estimate.value >= least, [step for _, step in doubts]
     if not reached:
@@ -241,7 +227,7 @@ def _at_least(least: float, figure: _Minimum, plan: Plan, point: ScalePoint, los
         measured += f"; {lost.in_words}" if lost else ""
     if doubts:
         measured += f", uncertain: {'; '.join(why for why, _ in doubts)}"
-    finding = GateFinding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=reached)
+    finding = judged(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=reached)
     evidence = (lost.losses[0].evidence,) if lost and not reached and lost.losses[0].evidence else ()
     return finding.replace(uncertain=bool(doubts), evidence=evidence)
 
@@ -271,7 +257,7 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint) -> Iterator[tuple
     yield from ((doubt.in_words, doubt.next) for doubt in estimate.doubts)
 
 
-def _data_wait(point: ScalePoint, most: float) -> GateFinding:
+def _data_wait(point: ScalePoint, most: float) -> Finding:
     """Judge the data wait, which has no interval."""
     key, value = f"stages.{point.stage}.gate.max_data_wait_fraction", point["data_wait_fraction"]
     if value is None:
@@ -279,10 +265,11 @@ def _data_wait(point: ScalePoint, most: float) -> GateFinding:
     else:
         measured = f"{100 * value:.1f} % of the step time"
         advice = "" if value <= most else f"{point.against_waits}, or raise {key}"
-    return GateFinding.of(point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", advice, ok=not advice)
+    measured = f"data wait: {measured}"
+    return judged(point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", advice, ok=not advice)
 
 
-def _above(most: float, point: ScalePoint, baseline: ScalePoint | None, results: Path) -> Iterator[GateFinding]:
+def _above(most: float, point: ScalePoint, baseline: ScalePoint | None, results: Path) -> Iterator[Finding]:
     """Yield a failed finding if the efficiency is above ``most`` in any job: the baseline was measured too slow."""
     efficiency = point.of("efficiency")
     if baseline is None or efficiency is None or efficiency.log is None:
@@ -301,7 +288,7 @@ def _above(most: float, point: ScalePoint, baseline: ScalePoint | None, results:
     advice += f"; or raise {key} if you know why the larger scale does better"
     measured = f"{_EFFICIENCY.measured(point)}: more than the ideal"
     wanted = f"an interval that reaches down to {most:g} ({key})"
-    yield GateFinding.of(point, "baseline", measured, wanted, advice).replace(uncertain=efficiency.log.repeats is None)
+    yield judged(point, "baseline", measured, wanted, advice).replace(uncertain=efficiency.log.repeats is None)
 
 
 def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:

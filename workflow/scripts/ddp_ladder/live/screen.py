@@ -23,7 +23,6 @@ from ddp_ladder.live.status import MOST_NODES, ChainReader, ChainState, LadderSt
 from ddp_ladder.nodes.sampler import of_gpus
 from ddp_ladder.plan.plan import read_plan, unit_of
 from ddp_ladder.production.chain import clock, hours_of
-from ddp_ladder.records.record import placed
 from ddp_ladder.run.progress import of_promised
 from ddp_ladder.run.progress import state as steps_of
 from ddp_ladder.slurm.jobs import reason_in_words
@@ -306,4 +305,4 @@ def notes_on(state: LadderState) -> Iterator[str]:
         for run in scale.runs:
             failure = None if run.record is None or run.record.job is None else run.record.failure
             if failure is not None and not run.spec.is_plain:
-                yield f"{run.spec.name}: {placed(failure.verdict, failure.place, failure.why)}: {failure.why}"
+                yield f"{run.spec.name}: {failure.in_words}"

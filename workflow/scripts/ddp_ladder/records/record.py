@@ -180,10 +180,13 @@ class Failure(Model):
         rank = None if self.rank is None else f"rank {self.rank}"
         return " on ".join(part for part in (rank, self.node) if part)
 
-
-def placed(verdict: str, place: str, why: str) -> str:
-    """Return a verdict with rank and node: ``CUDA out of memory (rank 1 on node7)``, unless ``why`` begins with it."""
-    return f"{verdict} ({place})" if place and not why.startswith("rank ") else verdict
+    @property
+    def in_words(self) -> str:
+        """Return ``CUDA out of memory (rank 1 on node7): tried to allocate 2 GiB``: the verdict is not told twice."""
+        if self.why.startswith(self.verdict):
+            return self.why
+        place = f" ({self.place})" if self.place and not self.why.startswith("rank ") else ""
+        return f"{self.verdict}{place}: {self.why}"
 
 
 def quoted_lines(evidence: Sequence[Evidence], known: str) -> str:

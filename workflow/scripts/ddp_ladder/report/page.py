@@ -16,7 +16,7 @@ from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, SCALING_CSV, csv_row
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.gates.verdict import GateFinding
+from ddp_ladder.gates.verdict import Place
 from ddp_ladder.production.plan import keep_planned
 from ddp_ladder.report.centre import Centre, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
@@ -158,7 +158,7 @@ def gate_lines(view: ReportView) -> Iterator[tuple[str, str, str, str]]:
             yield stage_name(stage), "waiting", "not judged", ""
             continue
         doubts = gate.uncertain(REFERENCE_VARIANT)
-        met = [item for item in gate.worth_showing if item.ok and item.variant == REFERENCE_VARIANT]
+        met = [item for item in gate.worth_showing if item.ok and Place.of(item).variant == REFERENCE_VARIANT]
         decided = next(iter((*doubts, *filter(None, [gate.reason]), *gate.failing, *reversed(met))), None)
         sane = gate.why or f"{count(gate.sane_runs, 'run')} passed every sanity check"
         word = f"{gate.verdict} (uncertain)" if doubts else gate.verdict
@@ -166,9 +166,11 @@ def gate_lines(view: ReportView) -> Iterator[tuple[str, str, str, str]]:
         yield stage_name(stage), f"{gate.verdict}{' uncertain' * bool(doubts)}", word, line
 
 
-def _in_a_line(item: GateFinding | None) -> str:
+def _in_a_line(item: Finding | None) -> str:
     """Return the figure and the threshold alone; the headline has the rest of what closes a gate."""
-    return f"{item.scale}: {item.in_words.partition('; ')[0]}, wanted {item.wanted.partition(' (')[0]}" if item else ""
+    if item is None:
+        return ""
+    return f"{Place.of(item).scale}: {item.measured.partition('; ')[0]}, wanted {item.wanted.partition(' (')[0]}"
 
 
 def recommendations(view: ReportView) -> tuple[tuple[str, str], ...]:

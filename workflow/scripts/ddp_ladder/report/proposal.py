@@ -420,7 +420,7 @@ def _of_runs(view: ReportView) -> Iterator[str]:
     for stage in view.plan.stages:
         gate = view.results.gates.get(stage)
         if gate is not None and not gate.is_open:
-            why = gate.why or next((item.in_words for item in gate.failing), "")
+            why = gate.why or next((item.measured for item in gate.failing), "")
             yield f"the gate of {stage} is closed{f': {why}' if why else ''}"
     yield from (warning.partition(" Next: ")[0] for warning in view.results.warnings)  # the page says what to do
     yield from _cut(view)

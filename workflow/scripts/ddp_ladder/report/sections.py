@@ -295,7 +295,7 @@ def _gates(view: ReportView) -> Iterator[Block]:
         verdict = Cell(gate.verdict, style=gate.verdict)
         shown = gate_rows(gate, view.several_series)
         for item, place in shown:
-            measured = Cell(item.in_words, style="ok" if item.ok else "failed")
+            measured = Cell(item.measured, style="ok" if item.ok else "failed")
             rows.append((name, verdict, place, measured, item.wanted, item.next or ""))
         why = f": {gate.why}" if gate.why and not shown else ""
         sane = f"{count(gate.sane_runs, 'run')} passed every sanity check{why}"

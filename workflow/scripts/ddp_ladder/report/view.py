@@ -12,6 +12,7 @@ from urllib.parse import quote
 from ddp_ladder.analysis.comparison import Comparison, compare_variants
 from ddp_ladder.analysis.decisions import Decision, decide, reference_series, with_cost
 from ddp_ladder.analysis.prediction import Prediction, outlooks
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, grouped, in_short, stage_name
 from ddp_ladder.gates.figures import (
     AGAINST_PLAIN,
@@ -25,7 +26,7 @@ from ddp_ladder.gates.figures import (
     shares_of_rates,
 )
 from ddp_ladder.gates.points import WITNESSED, ScalePoint, other_processes
-from ddp_ladder.gates.verdict import GateFinding, Verdict
+from ddp_ladder.gates.verdict import Place, Verdict
 from ddp_ladder.measuring import fingerprint
 from ddp_ladder.plan.plan import Plan, wrapper_directory
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Fingerprint, Record, quoted_lines
@@ -305,15 +306,18 @@ def _values(name: str, value: Callable[[Record], Any], runs: Sequence[tuple[Reco
     return "; ".join(f"{text} ({in_short([*dict.fromkeys(places)])})" for text, places in places_of.items())
 
 
-def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[GateFinding, str]]:
+def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[Finding, str]]:
     """Return the findings to show with their places, ``1x4 weak gloo r1 r2``: repeats with the same one share a row.
 
     several_series: mode and variant are named too.
     """
-    repeats = grouped((item.replace(repeat=None), item.repeat) for item in gate.worth_showing)
-    names = {item: (item.scale, item.mode, item.variant) if several_series else (item.scale,) for item in repeats}
-    numbers = {item: [f"r{repeat}" for repeat in own if repeat is not None] for item, own in repeats.items()}
-    return [(item, " ".join((*names[item], *numbers[item]))) for item in repeats]
+    places = grouped((item.replace(place=(place := Place.of(item)).of_scale), place) for item in gate.worth_showing)
+    rows = []
+    for item, (first, *others) in places.items():
+        name = (first.scale, first.mode, first.variant) if several_series else (first.scale,)
+        numbers = [place.repeat for place in (first, *others) if place.repeat]
+        rows.append((item, " ".join((*name, *numbers))))
+    return rows
 
 
 # --- The headline.
@@ -348,10 +352,11 @@ def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline
     reason = gate.reason or next(iter(gate.failing), None)  # of any variant if the default has none
     why = gate.why or "its file does not say why"
     if reason:
-        mode = f" {reason.mode}" if len({point.mode for point in points}) > 1 else ""
-        why = f"{reason.scale}{mode} {reason.in_words}, wanted {reason.wanted}"
+        place = Place.of(reason)
+        mode = f" {place.mode}" if len({point.mode for point in points}) > 1 else ""
+        why = f"{place.scale}{mode} {reason.measured}, wanted {reason.wanted}"
     text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}{_judged_earlier(gate, points)}"
-    evidence = reason.evidence if reason and reason.repeat is None else ()
+    evidence = reason.evidence if reason and not Place.of(reason).repeat else ()
     if before := [point for point in _furthest(points) if point.stage != gate.stage]:
         text += f" Before it, {_figures(before[0], unit)}."
     return Headline("stopped", text, gate.next or (reason and reason.next) or None, evidence)
@@ -382,7 +387,7 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
     doubts = [(gate, item) for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
     if doubts:
         gate, item = doubts[0]
-        text += f" Decided on the estimate alone: {item.scale} {full_stop(item.in_words)}"
+        text += f" Decided on the estimate alone: {Place.of(item).scale} {full_stop(item.measured)}"
         text += _judged_earlier(gate, points)
     figures = [figure for point in last for figure in (point.of("efficiency"), point.rate) if figure]
     in_doubt = [doubt for figure in figures for doubt in figure.doubts if doubt.in_words not in text]

@@ -16,7 +16,7 @@ from ddp_ladder.common.formats import duration, percent, significant
 from ddp_ladder.common.messages import for_terminal, printable
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import Progress, read_progress
-from ddp_ladder.records.record import Record, placed
+from ddp_ladder.records.record import Record
 
 # In a pipe or a log, lines get rarer the longer a run takes, so that a run of a day does not print thousands.
 LINE_EVERY_S = 10.0
@@ -217,4 +217,4 @@ def outcome(record: Record) -> str:
         return f"no plain baseline: {failure.why}"
     if failure is None:
         return "FAILED"
-    return f"FAILED: {placed(failure.verdict, failure.place, failure.why)}: {failure.why}"
+    return f"FAILED: {failure.in_words}"

@@ -44,7 +44,7 @@ from ddp_ladder.plan.short_runs import (
 )
 from ddp_ladder.records.raw_files import RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Flops, WitnessedPlace
-from ddp_ladder.records.record import LeftOut, Record, placed, write_record
+from ddp_ladder.records.record import LeftOut, Record, write_record
 from ddp_ladder.records.witness import Witness, missing_witnesses, witness_file
 from ddp_ladder.records.witnessed import compared
 from ddp_ladder.run.job import LONGER, Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
@@ -158,7 +158,7 @@ def trial_of(record: Record, context: Context, directory: Path, before: Sequence
     """
     batch, failure, seen = record.spec.batch_per_gpu, record.failure, batch_per_gpu_seen(record)
     if failure is not None:
-        why = f"{placed(failure.verdict, failure.place, failure.why)}: {failure.why}"
+        why = failure.in_words
         less_fits = any(trial.fits and trial.batch_per_gpu < batch for trial in before)
         if failure.kind in ("out of memory", "killed") or (failure.kind == "probably out of memory" and less_fits):
             # The batch is all that differs from the runs before.
@@ -277,7 +277,7 @@ def outcome_of(record: Record, directory: RunDirectory, most_s: float) -> Shown:
     of_run = {"job": record.job, "torch": record.fingerprint.torch}
     failure = record.failure
     if failure is not None:
-        why = f"{placed(failure.verdict, failure.place, failure.why)}: {failure.why}"
+        why = failure.in_words
         if failure.kind == "time limit":
             why = f"it had not ended after {duration(most_s)}; raise measure.witness_s"
         return {**of_run, "status": "not followed", "why": why}
