@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ddp_ladder.analysis.utilisation import peaks
+from ddp_ladder.analysis.decisions import peaks
 from ddp_ladder_instrument.contract import WITNESS
 from ddp_ladder_probe.matrix_rate import rates
 from instrument_support import run, script

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import ddp_ladder_instrument
@@ -34,6 +36,20 @@ def test_the_packages_in_contributing_are_those_on_disk() -> None:
     documented = dict(zip(listed[::2], listed[1::2], strict=True))
     assert set(documented) == set(packages())
     assert all(sentence.split() for sentence in documented.values())
+
+
+@pytest.mark.parametrize("package", ["ddp_ladder", "ddp_ladder_instrument", "ddp_ladder_probe"])
+def test_no_module_defines_a_name_twice(package: str) -> None:
+    """The second constant of a name takes the place of the first without a word; ruff sees only functions."""
+    for file in (SCRIPTS / package).rglob("*.py"):
+        names = Counter[str]()
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names[node.name] += 1
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names.update(each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+        assert [name for name, times in names.items() if times > 1] == [], file
 
 
 def test_the_changes_of_snakemake_in_contributing_are_those_in_the_code() -> None:

@@ -1,7 +1,7 @@
 """FLOP/s of each GPU, and their shares of the matrix rate and of the data sheet's peak."""
 
 import pytest
-from ddp_ladder.analysis.utilisation import in_words, peaks, rate_of, with_flops
+from ddp_ladder.analysis.decisions import in_words, peaks, rate_of, with_flops
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.records.raw_models import Flops

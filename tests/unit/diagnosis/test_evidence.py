@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.diagnosis.checks import weakest
 from ddp_ladder.gates.gate import judge
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import Record, weakest
 from make_records import make_plan_of, make_spec
 from make_runs import edit, reassemble, write_run, write_steps
 

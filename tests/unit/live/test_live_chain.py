@@ -11,9 +11,8 @@ import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.live import status as live_chain
 from ddp_ladder.live.screen import View
-from ddp_ladder.measuring.windows import Window
 from ddp_ladder.production.chain import write_chain
-from ddp_ladder.production.slower import TABLE, append_row, row_of
+from ddp_ladder.production.slower import TABLE, Window, append_row, row_of
 from ddp_ladder.slurm.lock import Holder
 from make_jobs import LINK, make_chain, write_job
 from make_live import edit_job, on_one_line, progress_of, write_samples

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.measuring.trace import exposed_comm_fraction
+from ddp_ladder.assembly.assemble import exposed_comm_fraction
 
 
 def event(name: str, begin: float, end: float, cat: str = "cpu_op") -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import NotWritten, RunDirectory, write_json
-from ddp_ladder.measuring.windows import Window
 from ddp_ladder.production.asked import SAVE, STOP, forget, stop
 from ddp_ladder.production.chain import End, Link, decide, expected_end_s
 from ddp_ladder.production.slower import (
@@ -18,6 +17,7 @@ from ddp_ladder.production.slower import (
     COLUMNS,
     Promise,
     SpeedWatch,
+    Window,
     append_row,
     in_words,
     last_window,

@@ -9,13 +9,13 @@ from typing import Any
 
 import history as history_command
 import pytest
-from ddp_ladder.analysis.comparison import SLOWER
-from ddp_ladder.analysis.history import (
+from ddp_ladder.analysis.comparison import (
     ALIKE,
     FIRST,
     NO_CHANGE,
     NO_COMPARISON,
     OTHER_PLATFORM,
+    SLOWER,
     UNLIKE,
     Ladder,
     histories,
@@ -24,7 +24,7 @@ from ddp_ladder.analysis.history import (
 from ddp_ladder.archive.archive import make_archive, unpack
 from ddp_ladder.archive.names import Names
 from ddp_ladder.measuring.fingerprint import UNREAD
-from ddp_ladder.report.history import history_csv, history_text
+from ddp_ladder.report.comparison import history_csv, history_text
 from ddp_ladder.settings.load import OF_NO_SITE
 from make_records import make_record, make_specs, repeated
 from make_results import make_results

@@ -29,7 +29,7 @@ from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import one_of, shortened
 from ddp_ladder.common.model import Model
 from ddp_ladder.common.process import die_with_parent
-from ddp_ladder.diagnosis.checks import diagnoses, weakest
+from ddp_ladder.diagnosis.checks import diagnoses
 from ddp_ladder.diagnosis.correctness import Diagnosis, most_shared, remarks_on_run
 from ddp_ladder.diagnosis.failures import after_training, explain
 from ddp_ladder.measuring.fingerprint import samples_of_a_step, unread, varying_batches
@@ -39,13 +39,13 @@ from ddp_ladder.measuring.pauses import in_equal_rows, to_shortest, without_wait
 from ddp_ladder.measuring.statistic import Warmup, find_warmup, median
 from ddp_ladder.measuring.timing import (
     data_wait_fraction,
+    exposed_comm_fraction,
     log_figures,
     measure,
     parts_of_run,
     printed_rates,
     remark_on_loop,
 )
-from ddp_ladder.measuring.trace import exposed_comm_fraction
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
@@ -64,6 +64,7 @@ from ddp_ladder.records.record import (
     Timing,
     World,
     read_record,
+    weakest,
 )
 
 Part = TypeVar("Part", bound=Model)

@@ -18,7 +18,7 @@ from ddp_ladder.common.files import NotWritten, check_room, read_bytes, read_jso
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.gate import judge
-from ddp_ladder.gates.repeats import next_repeat
+from ddp_ladder.gates.scaling import next_repeat
 from ddp_ladder.gates.verdict import Verdict, closed_variants
 from ddp_ladder.ledger.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
 from ddp_ladder.measuring.statistic import median

@@ -6,7 +6,7 @@ One rank that did not run what the others ran, or was not where it was planned, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ddp_ladder_instrument.contract import HOOK
@@ -26,8 +26,8 @@ from ddp_ladder.measuring.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, d
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun, host_name
-from ddp_ladder.records.raw_models import RankEnd, Source
-from ddp_ladder.records.record import SOURCE_IN_WORDS, STRONGEST, Throughput
+from ddp_ladder.records.raw_models import RankEnd
+from ddp_ladder.records.record import SOURCE_IN_WORDS, Throughput
 
 OWN_ACCOUNT = ("metrics", "log", "guessed")
 """Sources with which the program itself reports all figures: torch's devices and parameters may then be unseen."""
@@ -50,12 +50,6 @@ SAME_CHOICES = (
     "look for what the script decides by rank or by node (RANK, the host's name, what a node has of GPUs and cores): "
     "this must be the same on every rank"
 )
-
-
-def weakest(sources: Iterable[str]) -> Source:
-    """Return the weakest of the ranks' sources; one that is unknown counts as the strongest."""
-    named = set(sources)
-    return next((source for source in reversed([*SOURCE_IN_WORDS]) if source in named), STRONGEST)
 
 
 def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:

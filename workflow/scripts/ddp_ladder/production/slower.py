@@ -7,19 +7,20 @@ import io
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import numpy as np
+from ddp_ladder_instrument.contract import TOTALS
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from ddp_ladder.common.files import RunDirectory, read_bytes, write_json, writing
 from ddp_ladder.common.formats import duration, milliseconds, percent, significant
 from ddp_ladder.common.model import Count, Model
-from ddp_ladder.measuring.windows import Sums, Window, known_so_far, sums_of, window_of
 from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
 from ddp_ladder.nodes.sampler import THROTTLE_REASONS, MonitorFile, last_cells, last_sample, of_gpus
 from ddp_ladder.nodes.usage import LARGEST_VALUE
@@ -28,6 +29,65 @@ from ddp_ladder.production.chain import Chain
 from ddp_ladder.production.growing import Growth
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, Slow, SlowFile
+
+Sums = NDArray[np.float64]
+"""Ranks x contract.TOTALS, or the growth of these in a window; nan where a figure is not known."""
+
+_AT = {name: place for place, name in enumerate(TOTALS)}
+
+
+def sums_of(totals: Iterable[RankTotals], ranks: int) -> Sums:
+    """Return the sums of all ranks; nan for those that are not there."""
+    sums = np.full((ranks, len(TOTALS)), np.nan)
+    for each in totals:
+        if each.rank < ranks and len(each.totals) == len(TOTALS):
+            sums[each.rank] = [np.nan if figure is None else figure for figure in each.totals]
+    return sums
+
+
+def known_so_far(before: Sums, now: Sums) -> Sums:
+    """Return the sums of now, and those of before of the ranks that are not known now."""
+    return np.where(np.isnan(now[:, _AT["steps"], None]), before, now)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a run: means of its steps."""
+
+    began_at_s: float  # unix time of the end of the step before it
+    ended_at_s: float
+    steps: int
+    samples_per_s: float | None  # of all ranks, in the time of the slowest rank's steps; None: a rank is not known
+    step_time_s: float  # of the slowest rank
+    data_wait_s: float  # of a step, in the mean of the ranks
+    exposed_comm_s: float | None  # of a step, on the rank that waits least for others; None: not known
+    waits_least: int | None = None  # that rank
+
+
+def window_of(before: Sums, now: Sums) -> Window | None:
+    """Return the window between two sums; None if no step was made in it."""
+    grown = now - before
+    made = grown[:, _AT["steps"]] > 0  # False for nan
+    if not made.any():
+        return None
+    of = {name: grown[made, place] for place, name in enumerate(TOTALS)}
+    steps, timed = of["steps"], of["timed_steps"]
+    slowest_s = float((of["step_time_s"] / steps).max())
+    samples_per_s = (of["samples"] / steps).sum() / slowest_s if made.all() and slowest_s > 0 else None
+    with np.errstate(invalid="ignore"):  # what DDP exchanges is not known where it timed no step: 0 / 0
+        exposed_s = np.maximum((of["comm_s"] - of["overlap_s"]) / timed, 0.0) + of["collectives_s"] / steps
+    is_known = not np.isnan(exposed_s).any()
+    return Window(
+        began_at_s=float(before[made, 0].min()),
+        ended_at_s=float(now[made, 0].max()),
+        steps=int(steps.max()),
+        samples_per_s=float(samples_per_s) if samples_per_s else None,
+        step_time_s=slowest_s,
+        data_wait_s=float((of["data_wait_s"] / steps).mean()),
+        exposed_comm_s=float(exposed_s.min()) if is_known else None,
+        waits_least=int(np.flatnonzero(made)[exposed_s.argmin()]) if is_known else None,
+    )
+
 
 WINDOW_S = 60.0
 WINDOWS = 10  # that are compared with the promise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
@@ -46,6 +46,12 @@ SOURCE_IN_WORDS: Mapping[Source, str] = {
     "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
 }
 """The sources of a throughput, from the strongest to the weakest."""
+
+
+def weakest(sources: Iterable[str]) -> Source:
+    """Return the weakest of the ranks' sources; one that is unknown counts as the strongest."""
+    named = set(sources)
+    return next((source for source in reversed([*SOURCE_IN_WORDS]) if source in named), STRONGEST)
 
 
 class Head(Model):

@@ -1,8 +1,8 @@
-"""The comparison of variants: blocks of a document, a table as CSV, and the terminal's text."""
+"""Comparisons of variants, and of ladders over time: blocks of a document, tables as CSV, and the terminal's text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddp_ladder.analysis.comparison import (
@@ -13,12 +13,16 @@ from ddp_ladder.analysis.comparison import (
     Compared,
     ComparedScale,
     Comparison,
+    Entry,
+    History,
     interval_text,
     number,
     sentences,
 )
 from ddp_ladder.common import formats
+from ddp_ladder.common.formats import UNKNOWN, significant, text_table
 from ddp_ladder.common.messages import columns, fitted
+from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.report.document import Block, Cell, Content, csv_text, in_words, table_block
 from ddp_ladder.report.terminal import LONGEST, plain
 
@@ -28,6 +32,11 @@ HEADINGS = (
 )  # fmt: skip
 TERMINAL = ("scale", "variant", "ratio", "95 % interval", "MB", "comm.", "found")  # headroom: 80 columns are too few
 RIGHT = ("ratio", "samples/s", "batch", "step (ms)", "MB", "headroom", "comm.")
+OF_HISTORY = ("scale", "measured", "site", "samples/s", "efficiency", "ratio", "verdict", "changed")
+HOW_TO_READ_HISTORY = (
+    "Each ladder is compared with the one before it that measured the scale. The ratio is that of the samples/s; its "
+    "95 % interval\nholds what separate jobs usually differ by; if it holds 1, there is no change beyond chance."
+)
 STYLES = {FASTER: "ok", SLOWER: "failed"}
 
 
@@ -112,3 +121,56 @@ def terminal_text(comparison: Comparison, file: Path) -> str:
 def _texts(row: Compared) -> Iterator[str]:
     _, ratio, interval, _, _, _, memory, _, exposed, _, _ = _cells(row)
     yield from map(in_words, (formats.shortened(row.name, LONGEST, "…"), ratio, interval, memory, exposed, _short(row)))
+
+
+# --- The history of a workload: a table for the terminal, and history.csv.
+
+
+def history_text(histories: Sequence[History]) -> str:
+    """Return the table, and how to read it."""
+    rows = [_of_ladder(history, entry) for history in histories for entry in history.entries]
+    return "\n".join([*text_table(OF_HISTORY, rows, OF_HISTORY[3:5], "changed"), "", HOW_TO_READ_HISTORY])
+
+
+def _of_ladder(history: History, entry: Entry) -> tuple[str, ...]:
+    point, ratio = entry.point, entry.ratio
+    return (
+        f"{history.scale} {history.mode}",
+        entry.ladder.on or "not known",
+        entry.ladder.site,
+        f"{SAMPLES_PER_S.shown(point)} ({significant(entry.per_gpu)} per GPU)",
+        EFFICIENCY.shown(point),
+        f"{number(ratio.value)} {interval_text(ratio)}".rstrip() if ratio else UNKNOWN,
+        entry.verdict.partition(":")[0],
+        "; ".join(f"{name}: {then} → {now}" for name, then, now in entry.changed),
+    )
+
+
+def history_csv(histories: Sequence[History]) -> str:
+    """Return history.csv: a row for each mode, scale and ladder."""
+    return csv_text(_history_rows(histories))
+
+
+def _history_rows(histories: Sequence[History]) -> Iterator[dict[str, object]]:
+    for history in histories:
+        for entry in history.entries:
+            point, ratio = entry.point, entry.ratio
+            yield {
+                "mode": history.mode,
+                "scale": history.scale,
+                "ladder": entry.ladder.name,
+                "measured": entry.ladder.on,
+                "site": entry.ladder.site,
+                "repeats": point.repeats,
+                "samples_per_s": point["samples_per_s"],
+                "samples_per_s_low": point.rate and point.rate.low,
+                "samples_per_s_high": point.rate and point.rate.high,
+                "samples_per_s_per_gpu": entry.per_gpu,
+                "efficiency": point["efficiency"],
+                "ratio": ratio and ratio.value,
+                "ratio_low": ratio and ratio.low,
+                "ratio_high": ratio and ratio.high,
+                "verdict": entry.verdict,
+                "found": entry.found,
+                "changed": "; ".join(f"{name}: {then} -> {now}" for name, then, now in entry.changed),
+            }

@@ -14,7 +14,6 @@ from pydantic import Field
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, significant
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.diagnosis.checks import weakest
 from ddp_ladder.gates.figures import (
     EFFICIENCY,
     HEADROOM,
@@ -26,10 +25,10 @@ from ddp_ladder.gates.figures import (
     columns,
 )
 from ddp_ladder.gates.interval import in_doubt
-from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.scaling import NOTABLE_GAP
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.records.record import SOURCE_IN_WORDS, Record
+from ddp_ladder.records.record import SOURCE_IN_WORDS, Record, weakest
 from ddp_ladder.report.document import Block, Document, Section, blank
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, beyond, in_mode, milestone_table, request, time_to_solution
 from ddp_ladder.report.sections import explained, wrapper_files

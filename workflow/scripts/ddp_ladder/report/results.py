@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ddp_ladder.analysis.decisions import Work, with_tokens
-from ddp_ladder.analysis.utilisation import with_flops
+from ddp_ladder.analysis.decisions import Work, with_flops, with_tokens
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.formats import count, grouped, in_short
 from ddp_ladder.common.messages import printable

@@ -21,7 +21,7 @@ from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.process import Interrupted
 from ddp_ladder.diagnosis.agent_failures import silence_in_words
 from ddp_ladder.diagnosis.hangs import hang_failure
-from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
+from ddp_ladder.gates.scaling import next_repeat, repeats_in_words
 from ddp_ladder.ledger.jobs import Kind, accounted
 from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ddp_ladder.measuring.windows import Sums, known_so_far, sums_of, window_of
+from ddp_ladder.production.slower import Sums, known_so_far, sums_of, window_of
 from ddp_ladder.records.raw_models import RankTotals
 from ddp_ladder_instrument.contract import TOTALS
 from hypothesis import given
