@@ -8,14 +8,15 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.common.files import ChangedFiles, RunDirectory, read_as, readable
 from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import notify
 from ddp_ladder.gates.verdict import Verdict, closed_box, gate_files, outcome_line
-from ddp_ladder.records.raw_models import SlowFile
+from ddp_ladder.records.raw_models import Slow, SlowFile
 from ddp_ladder.settings.keys import Notice, Notify
 
 SENT_WITHIN_S = 20.0
@@ -65,26 +66,20 @@ class GateNotices:
 
     def __init__(self, notices: Notices, gates: Path, stages: Sequence[str]) -> None:
         self._notices = notices
-        self._files = [file for stage in stages for file in gate_files(gates, stage)]
-        self._seen = self._versions()
+        self._files, self._changed = [file for stage in stages for file in gate_files(gates, stage)], ChangedFiles()
+        self._seen = self._gates()
 
     def look(self) -> None:
         """Tell what was judged since the last look."""
-        before, self._seen = self._seen, self._versions()
-        for file, version in self._seen.items():
-            if before.get(file) != version:
-                with suppress(OSError, ValueError):  # it is judged again, or damaged, which the report says
-                    gate = Verdict.from_json(read_json(file))
-                    line = outcome_line(gate)
-                    self._notices.tell("gate", line, line if gate.is_open else closed_box(gate))
+        before, self._seen = self._seen, self._gates()
+        for was, gate in zip(before, self._seen, strict=True):
+            if gate is not None and gate is not was:
+                line = outcome_line(gate)
+                self._notices.tell("gate", line, line if gate.is_open else closed_box(gate))
 
-    def _versions(self) -> dict[Path, tuple[int, int]]:
-        versions = {}
-        for file in self._files:
-            with suppress(OSError):
-                state = file.stat()
-                versions[file] = state.st_mtime_ns, state.st_ino
-        return versions
+    def _gates(self) -> list[Verdict | None]:
+        """Return the gates; None for one that is judged again, or damaged, which the report says."""
+        return [self._changed.read(file, partial(read_as, Verdict)) for file in self._files]
 
 
 @contextmanager
@@ -96,20 +91,23 @@ def of_slow_links(notices: Notices, directory: RunDirectory, label: str) -> Iter
         is_over = False
         while not is_over:
             is_over = over.wait(LOOK_EVERY_S)
-            with suppress(OSError, ValueError):
-                last = SlowFile.from_json(read_json(directory.slow)).slow[-1]
-                if last.at_s > told:
-                    rate = f"slower than promised: {significant(last.samples_per_s)} samples/s"
-                    notices.tell("slower", f"{label}: {rate}", f"{label}: {rate}: {last.why}")
+            last = _last(directory)
+            if last is not None and last.at_s > told:
+                rate = f"slower than promised: {significant(last.samples_per_s)} samples/s"
+                notices.tell("slower", f"{label}: {rate}", f"{label}: {rate}: {last.why}")
                 told = last.at_s
 
-    before = 0.0
-    with suppress(OSError, ValueError):
-        before = SlowFile.from_json(read_json(directory.slow)).slow[-1].at_s
-    thread = threading.Thread(target=look, args=(before,))
+    before = _last(directory)
+    thread = threading.Thread(target=look, args=(before.at_s if before else 0.0,))
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+
+
+def _last(directory: RunDirectory) -> Slow | None:
+    """Return when a link was last found to be slow."""
+    file = readable(SlowFile, directory.slow)
+    return file.slow[-1] if file is not None and file.slow else None

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,11 @@ import psutil
 from ddp_ladder_instrument.reading import opened as opened
 from ddp_ladder_instrument.reading import read_bytes as read_bytes
 
-from ddp_ladder.common.messages import Problem, printable
+from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.common.model import Model
 
 M = TypeVar("M", bound=Model)
+T = TypeVar("T")
 
 _ROOM = 1_000_000  # bytes: a few runs' files
 FULL = {
@@ -147,6 +148,35 @@ def readable(model: type[M], path: Path) -> M | None:
         return read_as(model, path)
     except (OSError, ValueError):
         return None
+
+
+class ChangedFiles:
+    """Files that are read again only if they have changed. ``problems`` says why a file that exists cannot be read."""
+
+    def __init__(self) -> None:
+        self.problems: dict[Path, str] = {}
+        self._read: dict[Path, tuple[tuple[int, int, int], Any]] = {}  # inode, size, time of change in ns; the content
+
+    def read(self, path: Path, parse: Callable[[Path], T]) -> T | None:
+        """Return what ``parse`` makes of the file, None if there is none.
+
+        Of a file that cannot be parsed, what was read before still counts: some are not replaced atomically.
+        """
+        known: tuple[tuple[int, int, int], T] | None = self._read.get(path)
+        self.problems.pop(path, None)
+        try:
+            with opened(path) as file:  # opening makes a network file system look for a new version
+                now = os.fstat(file.fileno())
+            version = (now.st_ino, now.st_size, now.st_mtime_ns)
+            if known is None or known[0] != version:
+                known = self._read[path] = (version, parse(path))
+        except FileNotFoundError:
+            self._read.pop(path, None)
+            return None
+        except (OSError, ValueError, UserError) as error:
+            text = " ".join(str(error).split())
+            self.problems[path] = text if str(path) in text else f"{path}: {text}"
+        return None if known is None else known[1]
 
 
 def _refuse(constant: str) -> float:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from ddp_ladder.common.files import RunDirectory, opened, read_as
-from ddp_ladder.common.messages import UserError
+from ddp_ladder.common.files import ChangedFiles, RunDirectory, read_as
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
@@ -25,7 +24,7 @@ from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.nodes.sampler import last_sample, of_gpus
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan
 from ddp_ladder.plan.short_runs import place_of
-from ddp_ladder.production.chain import Chain, Link, chain_directory, expected_end_s, read_chain, read_links
+from ddp_ladder.production.chain import CHAIN_FILE, Chain, Link, chain_directory, expected_end_s, read_links
 from ddp_ladder.production.slower import TABLE, WindowRow, last_window
 from ddp_ladder.records.raw_models import Job, Progress, RunFile, read_progress, read_run_file
 from ddp_ladder.records.record import Record, read_record
@@ -141,8 +140,8 @@ class Reader:
 
     def __init__(self, results: Path) -> None:
         self._results = results
-        self._read: dict[Path, tuple[tuple[int, int, int], Any]] = {}  # by path: inode, size, time of change in ns
-        self._problems: dict[Path | str, str] = {}  # why a file that exists could not be read
+        self._files = ChangedFiles()
+        self._silence = ""  # why Slurm does not answer
         self._plan: Plan | None = None
         self._settled: dict[str, RunState] = {}  # runs whose records are there, by name
         self._points: tuple[list[int], tuple[ScalePoint, ...]] = ([], ())
@@ -152,7 +151,7 @@ class Reader:
         self._ask_at_s = 0.0
 
     def read(self) -> LadderState:
-        plan = self._parsed(self._results / "plan.json", read_plan)
+        plan = self._files.read(self._results / "plan.json", read_plan)
         if plan is not self._plan:
             self._plan, self._settled = plan, {}
         scales = tuple(map(self._scale, plan.jobs if plan else ()))
@@ -168,7 +167,7 @@ class Reader:
             self._gates(scales),
             self._scale_points(scales, records),
             self._jobs,
-            tuple(self._problems.values()),
+            (*self._files.problems.values(), *filter(None, [self._silence])),
         )
 
     def _scale(self, job: ScaleJob) -> ScaleState:
@@ -176,7 +175,7 @@ class Reader:
         held = look(Lock.of_scale(self._results, scale, ""))
         runs = [self._run(spec, held) for spec in job.runs]
         further = [run for spec in job.more if (run := self._run(spec, held)).phase != "to do"]
-        end = self._parsed(job_end_file(self._results, scale), lambda _: read_job_end(self._results, scale))
+        end = self._files.read(job_end_file(self._results, scale), lambda _: read_job_end(self._results, scale))
         return ScaleState(job, (*runs, *further), end, held, self._witness(job, held))
 
     def _witness(self, job: ScaleJob, held: Held | None) -> RunState | None:
@@ -185,9 +184,9 @@ class Reader:
             return None
         for path in self._results.glob(f"{place_of('*')}/runs/*/*/{job.scale}/r*/run.json"):
             directory = RunDirectory(path.parent)
-            run = self._parsed(path, lambda file: read_run_file(RunDirectory(file.parent)))
+            run = self._files.read(path, lambda file: read_run_file(RunDirectory(file.parent)))
             if run is not None and run.job.id == held.holder.job_id and not directory.ended.exists():
-                progress = self._parsed(directory.progress, read_progress)
+                progress = self._files.read(directory.progress, read_progress)
                 return RunState(run.spec, "started", file=run, expected=run.spec.max_steps, progress=progress)
         return None
 
@@ -196,15 +195,15 @@ class Reader:
         if spec.name in self._settled and not is_held:  # a job may measure it again
             return self._settled[spec.name]
         directory = self._directory(spec)
-        record = self._parsed(directory.record, read_record)
+        record = self._files.read(directory.record, read_record)
         if record is not None and record.spec_hash == spec.hash:
             self._settled[spec.name] = RunState(spec, "ended", record)
             return self._settled[spec.name]
-        run = self._parsed(directory.run, lambda _: read_run_file(directory))
+        run = self._files.read(directory.run, lambda _: read_run_file(directory))
         if run is None or run.spec_hash != spec.hash:
             return RunState(spec)
         if directory.ended.exists():
-            return RunState(spec, "ended", self._parsed(directory.assembled, read_record))  # until its job ends
+            return RunState(spec, "ended", self._files.read(directory.assembled, read_record))  # until its job ends
         is_own = is_held and held is not None and held.holder.job_id == run.job.id
         return RunState(spec, "started" if is_own else "interrupted", file=run)
 
@@ -215,7 +214,7 @@ class Reader:
             return scale
         directory = self._directory(run.spec)
         self._look_at_nodes(run.file, directory)
-        progress = self._parsed(directory.progress, read_progress)
+        progress = self._files.read(directory.progress, read_progress)
         expected = expected_steps(run.spec, records)
         followed = replace(run, progress=progress, expected=expected, samples=self._samples[run.spec.name][1])
         return replace(scale, runs=tuple(followed if other is run else other for other in scale.runs))
@@ -232,7 +231,7 @@ class Reader:
             looked_at = [*least, *itertools.islice(itertools.cycle(nodes), self._turn, self._turn + MOST_NODES // 2)]
             self._turn = (self._turn + MOST_NODES // 2) % len(nodes)
         for node in dict.fromkeys(looked_at):
-            if sample := self._parsed(directory.samples(nodes[node]), last_sample):
+            if sample := self._files.read(directory.samples(nodes[node]), last_sample):
                 known[node] = sample
 
     def _gates(self, scales: Collection[ScaleState]) -> dict[str, Verdict]:
@@ -241,7 +240,7 @@ class Reader:
         for stage in self._plan.stages if self._plan else ():
             if all(scale.is_done for scale in scales if scale.job.stage == stage):
                 for file in gate_files(self._results / "gates", stage):
-                    if verdict := self._parsed(file, partial(read_as, Verdict)):
+                    if verdict := self._files.read(file, partial(read_as, Verdict)):
                         gates[stage] = verdict
         return gates
 
@@ -258,38 +257,17 @@ class Reader:
         """Ask for all jobs at once, by their ids, so that they may be anyone's."""
         if job_ids and monotonic() < self._ask_at_s:
             return
-        self._problems.pop("squeue", None)
+        self._silence = ""
         self._ask_at_s = monotonic() + ASK_EVERY_S
         try:
             self._jobs = ask(job_ids, ANSWER_WITHIN_S)
         except SlurmError as error:
             self._ask_at_s += SILENT_EVERY_S - ASK_EVERY_S
             why = " ".join(str(error).split())
-            self._problems["squeue"] = f"Slurm does not answer ({why}); asked again in {SILENT_EVERY_S:.0f} s"
+            self._silence = f"Slurm does not answer ({why}); asked again in {SILENT_EVERY_S:.0f} s"
 
     def _directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self._results / "runs" / spec.name)
-
-    def _parsed(self, path: Path, parse: Callable[[Path], T]) -> T | None:
-        """Return what ``parse`` makes of the file, None if there is none.
-
-        A file that cannot be parsed is noted, and what was read before still counts: some are not replaced atomically.
-        """
-        known: tuple[tuple[int, int, int], T] | None = self._read.get(path)
-        self._problems.pop(path, None)
-        try:
-            with opened(path) as file:  # opening makes a network file system look for a new version
-                now = os.fstat(file.fileno())
-            version = (now.st_ino, now.st_size, now.st_mtime_ns)
-            if known is None or known[0] != version:
-                known = self._read[path] = (version, parse(path))
-        except FileNotFoundError:
-            self._read.pop(path, None)
-            return None
-        except (OSError, ValueError, UserError) as error:
-            text = " ".join(str(error).split())
-            self._problems[path] = text if str(path) in text else f"{path}: {text}"
-        return None if known is None else known[1]
 
 
 def busy(sample: Mapping[str, float]) -> float:
@@ -333,22 +311,17 @@ class ChainReader:
 
     def __init__(self, results: Path) -> None:
         self._directory = chain_directory(results)
-        self._reader = Reader(self._directory)
+        self._reader, self._files = Reader(self._directory), ChangedFiles()
         self._links: tuple[Version, tuple[Link, ...]] = ((), ())
 
     def read(self) -> ChainState | None:
         """Read what may have changed; return None without a chain."""
-        try:
-            chain = read_chain(self._directory)
-        except UserError:
-            return None
-        state = self._reader.read()
-        if state.plan is None:
+        chain = self._files.read(self._directory / CHAIN_FILE, partial(read_as, Chain))
+        state = self._reader.read() if chain is not None else None
+        if chain is None or state is None or state.plan is None:
             return None
         links = tuple(self._with_now(link, state) for link in self._all_links(state))
-        window: WindowRow | None = None
-        with suppress(OSError, ValueError):
-            window = last_window(self._directory / TABLE)
+        window = self._files.read(self._directory / TABLE, last_window)
         is_current = window is not None and links and links[-1].end == "running" and window.link == links[-1].number
         return ChainState(chain, state, links, window if is_current else None)
 
