@@ -74,15 +74,11 @@ def of_file(file: Path) -> Iterator[str]:
 
 
 def of_steps(function: ast.FunctionDef) -> Iterator[str]:
-    """Yield the verdicts of a chain's steps; one may be a variable of the function."""
+    """Yield the verdicts with which a chain is over; one may be a variable of the function."""
     inner = [*ast.walk(function)]
     values = [each for each in inner if isinstance(each, ast.Assign)]
     for call in inner:
-        if (
-            isinstance(call, ast.Call)
-            and getattr(call.func, "id", "") == "Step"
-            and [*texts(call.args[0])] != ["go on"]
-        ):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "over":
             verdict = call.args[1]
             if isinstance(verdict, ast.Name):
                 names = [each.value for each in values if ast.unparse(each.targets[0]) == verdict.id]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.production.chain import Chain, Link, decide
 from ddp_ladder.production.plan import Production, dry_run_text
 from ddp_ladder.records.record import Failure
@@ -98,7 +99,12 @@ LEFT_NOTHING = ("failed", {"steps": 0, "saves": 0})
 )
 def test_what_follows(links: Sequence[tuple[str, dict[str, Any]]], kind: str, verdict: str) -> None:
     found = decide(*_next(chain_of(*links)))
-    assert (found.kind, found.verdict[: len(verdict)]) == (kind, verdict), found
+    assert kind_of(found) == kind, found
+    assert found is None or found.measured.startswith(verdict), found
+
+
+def kind_of(found: Finding | None) -> str:
+    return "go on" if found is None else "complete" if found.ok else "stop"
 
 
 def _next(links: list[Link], chain: Chain = CHAIN, since: int = 0) -> tuple[Any, ...]:
@@ -113,8 +119,8 @@ def test_as_many_links_follow_as_are_announced(runtime_min: int, up_to_hours: fl
     made = [link("saved", number, hours=chain.most_hours(job)) for number in range(1, links + 1)]
     production = Production(replace(make_plan_of([make_spec("2x1")]), jobs=(job,)), chain, "a rule", ())
     assert f"at most {links} further links of full length" in dry_run_text(production, (), "")
-    assert [decide(chain, job, made[:number]).kind for number in range(links + 1)] == ["go on"] * links + ["stop"]
-    assert "is reached" not in decide(chain, job, made).verdict  # by no link, of none
+    assert [kind_of(decide(chain, job, made[:number])) for number in range(links + 1)] == ["go on"] * links + ["stop"]
+    assert "is reached" not in decide(chain, job, made).measured  # by no link, of none
 
 
 FAILURES = st.one_of(st.none(), st.sampled_from([CRASH, OTHER]))
@@ -145,19 +151,19 @@ def test_no_chain_goes_in_a_circle_or_over_its_hours(
     for number, (end, part) in enumerate(worlds, start=1):
         _, job, *_ = arguments = _next(links, chain, since)
         step = decide(*arguments)
-        if step.kind == "complete":
+        if step is not None and step.ok:
             assert links[-1].end == "complete"
             assert links[-1].doubt is None
-        if step.kind == "stop":
-            assert step.why
+        if step is not None and not step.ok:
+            assert step.evidence
             assert step.next
             if restarts == stopped_after or (links and links[-1].end == "complete"):
                 return
             # A person starts it again: what has happened stops it no more, only what is used up.
             since, restarts = len(links), restarts + 1
             step = decide(*_next(links, chain, since))
-            assert step.kind == "go on" or "up_to_hours" in step.verdict
-        if step.kind != "go on":
+            assert step is None or "up_to_hours" in step.measured
+        if step is not None:
             return
         hours = part * chain.most_hours(job)
         assert sum(each.hours for each in links) + hours <= up_to_hours * (1 + 1e-12)

@@ -187,11 +187,11 @@ def test_a_link_that_was_ended_for_its_speed_stops_the_chain_and_one_that_was_re
     slow = SlowFile.from_json(_json(made.directory.slow))
     job = make_plan_of([make_spec("1x2", stage="production")]).jobs[0]
     step = decide(made.watch.chain, job, [link(steps=50, slow=slow)])
-    assert (step.kind, step.verdict) == ("stop", "slower than promised")
-    assert "a step takes 160 ms" in step.why
+    assert (step.severity, step.measured) == ("error", "slower than promised")
+    assert "a step takes 160 ms" in step.evidence[0]
     warned = slow.replace(action="warn")
-    assert decide(made.watch.chain, job, [link(steps=50, slow=warned)]).kind == "go on"
-    assert decide(made.watch.chain, job, [link(end="complete", slow=slow)]).kind == "complete"
+    assert decide(made.watch.chain, job, [link(steps=50, slow=warned)]) is None
+    assert decide(made.watch.chain, job, [link(end="complete", slow=slow)]).ok
 
 
 @pytest.mark.parametrize(

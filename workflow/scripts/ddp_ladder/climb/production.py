@@ -17,6 +17,7 @@ from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.notices import Notices, of_slow_links
 from ddp_ladder.climb.start import require_admission
 from ddp_ladder.common.files import SCRIPTS, RunDirectory, make_directory, shown_path, write_json
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import count, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, notify
 from ddp_ladder.common.process import Interrupted, adopt_orphans, end_descendants
@@ -28,13 +29,13 @@ from ddp_ladder.production import asked
 from ddp_ladder.production import rehearsal as rehearsals
 from ddp_ladder.production.chain import (
     Link,
-    Step,
     chain_directory,
     clock,
     completed,
     expected_end_s,
     hours_of,
     keep_links,
+    over,
     read_links,
     write_chain,
 )
@@ -79,10 +80,10 @@ class JobsHere:
     def alive(self) -> str | None:
         return None
 
-    def run(self, job: ScaleJob) -> Step | None:
+    def run(self, job: ScaleJob) -> Finding | None:
         """Run a job to its end; return why no other follows, None if the chain decides."""
         if self._is_allocation and self._begun:
-            return Step("stop", "the allocation is used up", "a link took its time", "start it in a new allocation")
+            return over("error", "the allocation is used up", "a link took its time", "start it in a new allocation")
         self._begun += 1
         adopt_orphans()
         begun_s = time.monotonic()
@@ -100,7 +101,7 @@ class JobsHere:
             end_descendants(KILLED_S, END_S)  # agents of a link that was killed: they would write beside the next one's
             jobs.note_end(self._directory, job, signal_of(code), time.monotonic() - begun_s)
         what = f"its process was ended by {signal_of(code)}" if code < 0 else f"it ended with exit code {code}"
-        return None if code == 0 else Step("stop", "the link was ended", what, "start it again to go on")
+        return None if code == 0 else over("error", "the link was ended", what, "start it again to go on")
 
     def interrupted(self) -> str:
         return "what the script has saved is kept; start it again to go on"
@@ -128,17 +129,17 @@ class JobsOnSlurm:
             return None
         return left.job_id if ask([left.job_id])[left.job_id].phase != "ended" else None
 
-    def run(self, job: ScaleJob) -> Step | None:
+    def run(self, job: ScaleJob) -> Finding | None:
         try:
             end = self._followed(job)
         except NotSubmitted as error:
-            return Step("stop", "the job was not submitted", str(error), error.next)
+            return over("error", "the job was not submitted", str(error), error.next)
         slurm_jobs.write_job_end(self._directory, end)
         self._job_id, self.nodes = None, end.nodes
         if own := jobs.own_problem(self._directory, self._scale, end.job_id):
-            return Step("stop", f"job {end.job_id} could not do its work", own.why, own.next)
+            return over("error", f"job {end.job_id} could not do its work", own.why, own.next)
         begun = any(file.job_id == end.job_id and file.has_begun for _, file in jobs.job_files(self._directory))
-        return None if begun else Step("stop", f"job {end.job_id} began no link", end.in_words, end.next)
+        return None if begun else over("error", f"job {end.job_id} began no link", end.in_words, end.next)
 
     def _followed(self, job: ScaleJob) -> JobEnd:
         """Submit the job, unless one of an earlier start goes on, and follow it to its end."""
@@ -182,8 +183,8 @@ def run_production(production: Production, settings: Settings, directory: Path, 
         since = sum(link.end != "running" for link in links)
         try:
             while True:
-                job, step = _following(production, directory, links, since)
-                if way.alive() is None and step.kind != "go on":
+                job, end = _following(production, directory, links, since)
+                if way.alive() is None and end is not None:
                     break
                 with of_slow_links(notices, run, PRODUCTION):
                     stopped = way.run(job)
@@ -192,12 +193,12 @@ def run_production(production: Production, settings: Settings, directory: Path, 
                     since = len(links)
                 _say_end(production, links)
                 if stopped is not None and completed(links) is None:
-                    step = stopped
+                    end = stopped
                     break
         except Interrupted as interrupted:
             notify(f"{PRODUCTION}: {interrupted}: {way.interrupted()}")
             return 128 + interrupted.signum
-    return _over(step, production, links, notices)
+    return _over(end, production, links, notices)
 
 
 def run_own_link(production: Production, settings: Settings, directory: Path, script: Path, since: int | None) -> int:
@@ -220,10 +221,10 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         if since is None:
             asked.forget(directory)
             since = len(links)
-        job, step = _following(production, directory, links, since)
-        if step.kind != "go on":
+        job, end = _following(production, directory, links, since)
+        if end is not None:
             jobs.withdraw(directory, job_id)
-            return _over(step, production, links, notices)
+            return _over(end, production, links, notices)
         following = _submit_next(script, job_id, since, production.job, directory)
         try:
             with of_slow_links(notices, run, PRODUCTION):
@@ -238,12 +239,12 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             following = _submit_next(script, job_id, len(links), production.job, directory)
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
-        _, step = _following(production, directory, links, since)
-        if step.kind == "go on" and stopped is None:
+        end = _following(production, directory, links, since)[1] or stopped
+        if end is None:
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
         _cancel_next(following, directory)
-        return _over(step if step.kind != "go on" or stopped is None else stopped, production, links, notices)
+        return _over(end, production, links, notices)
 
 
 def _notices(production: Production, settings: Settings, directory: Path) -> tuple[Notices, RunDirectory]:
@@ -252,10 +253,12 @@ def _notices(production: Production, settings: Settings, directory: Path) -> tup
     return notices, RunDirectory(directory / "runs" / production.job.runs[0].name)
 
 
-def _following(production: Production, directory: Path, links: Sequence[Link], since: int) -> tuple[ScaleJob, Step]:
-    """Return the job of the next link, and whether it follows: also by what a person asks."""
-    job, step = production.following(links, since)
-    return job, (asked.stop(directory) or step) if step.kind == "go on" else step
+def _following(
+    production: Production, directory: Path, links: Sequence[Link], since: int
+) -> tuple[ScaleJob, Finding | None]:
+    """Return the job of the next link, and why none follows, if so: also by what a person asks."""
+    job, end = production.following(links, since)
+    return job, end or asked.stop(directory)
 
 
 def leaves_out_bad_node(directory: Path, job: ScaleJob, links: Sequence[Link], nodes: str) -> bool:
@@ -330,15 +333,15 @@ def _links_so_far(
     return links
 
 
-def _over(step: Step, production: Production, links: Sequence[Link], notices: Notices) -> int:
+def _over(end: Finding, production: Production, links: Sequence[Link], notices: Notices) -> int:
     """Show why the chain is over, and tell it; return the exit code."""
     used = f"{hours_of(production.chain, links, production.job)}, {count(len(links), 'link')}"
-    rows = {"verdict": step.verdict, "why": step.why, "used": used, "next": step.next}
+    rows = {"verdict": end.measured, "why": " ".join(end.evidence), "used": used, "next": end.next}
     _show(**rows)
     notices.tell(
-        "end", f"{PRODUCTION}: {step.verdict}", "\n".join(f"{name}: {text}" for name, text in rows.items() if text)
+        "end", f"{PRODUCTION}: {end.measured}", "\n".join(f"{name}: {text}" for name, text in rows.items() if text)
     )
-    return 0 if step.kind == "complete" else 1
+    return int(not end.ok)
 
 
 def run_rehearsal(plan: Plan, settings: Settings, directory: Path, on_slurm: bool) -> int:
@@ -355,8 +358,8 @@ def run_rehearsal(plan: Plan, settings: Settings, directory: Path, on_slurm: boo
         return 128 + interrupted.signum
     file = rehearsals.read_rehearsal(directory)
     if file is None:
-        step = stopped or Step("stop", "the rehearsal left no result", next="look at the log of its job")
-        _show(verdict=step.verdict, why=step.why, next=step.next)
+        end = stopped or over("error", "the rehearsal left no result", "", "look at the log of its job")
+        _show(verdict=end.measured, why=" ".join(end.evidence), next=end.next)
         return 1
     result, *seen = file.findings
     findings = "\n".join(finding.in_words for finding in seen)

@@ -50,7 +50,9 @@ RuleKind = Literal[
     "GPU utilisation", "both modes", "memory", "time to solution", "batch script", "by a person",
 ]  # fmt: skip
 """Of a computing centre's rules; the length of its form is counted by nobody yet."""
-Kind = Literal[CheckKind, RemarkKind, UsageKind, PreflightKind, DoctorKind, RehearsalKind, RuleKind, GateKind, "length"]
+Kind = Literal[
+    CheckKind, RemarkKind, UsageKind, PreflightKind, DoctorKind, RehearsalKind, RuleKind, GateKind, "length", "chain"
+]
 
 
 class Finding(Model):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from ddp_ladder.production.chain import Step
+from ddp_ladder.common.findings import Finding
+from ddp_ladder.production.chain import over
 
 SAVE, STOP = "save", "stop"
 
@@ -23,11 +24,11 @@ def is_to_stop(directory: Path) -> bool:
     return (directory / STOP).exists()
 
 
-def stop(directory: Path) -> Step | None:
+def stop(directory: Path) -> Finding | None:
     """Return why no link follows; None if nobody has asked for it."""
     if not is_to_stop(directory):
         return None
-    return Step("stop", "stopped as asked", f"{directory / STOP} is there", "start it again to go on; that removes it")
+    return over("error", "stopped as asked", f"{directory / STOP} is there", "start it again to go on; that removes it")
 
 
 def forget(directory: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
@@ -20,6 +20,7 @@ from typing import Literal
 
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, read_as, readable, write_json
+from ddp_ladder.common.findings import Finding, Severity
 from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
@@ -446,27 +447,21 @@ def clock(at_s: float | None) -> str:
 # The decision
 
 
-@dataclass(frozen=True)
-class Step:
-    """What follows the last link."""
-
-    kind: Literal["go on", "complete", "stop"]
-    verdict: str
-    why: str = ""
-    next: str = ""
+def over(severity: Severity, verdict: str, why: str, next_step: str = "") -> Finding:
+    """Return that a chain is over: a note if its training is complete, an error if it stops before."""
+    evidence = (why,) if why else ()
+    return Finding(kind="chain", severity=severity, measured=verdict, evidence=evidence, next=next_step)
 
 
-def decide(chain: Chain, job: ScaleJob, links: Sequence[Link], since: int = 0) -> Step:
-    """Return whether another link follows. Pure.
+def decide(chain: Chain, job: ScaleJob, links: Sequence[Link], since: int = 0) -> Finding | None:
+    """Return why the chain is over; None if another link follows. Pure.
 
     job: the next link's. links: all that have ended. since: how many of them were there when this start began: a person
     who starts again has seen why it stopped, and only what came since can stop it again.
     """
     if (complete := completed(links)) is not None:
         return _complete(complete)
-    if stopped := _after(links[since:]):
-        return stopped
-    return _within_hours(chain, job, links)
+    return _after(links[since:]) or _within_hours(chain, job, links)
 
 
 def completed(links: Sequence[Link]) -> Link | None:
@@ -474,41 +469,41 @@ def completed(links: Sequence[Link]) -> Link | None:
     return next((link for link in links if link.end == "complete"), None)
 
 
-def _complete(last: Link) -> Step:
+def _complete(last: Link) -> Finding:
     if bad := last.doubt:
-        return Step("stop", f"the training ended, and its result is doubtful: {bad.verdict}", bad.why, bad.next)
-    return Step("complete", "the training is complete", f"{last.in_words} ended with exit code 0 on every rank")
+        return over("error", f"the training ended, and its result is doubtful: {bad.verdict}", bad.why, bad.next)
+    return over("note", "the training is complete", f"{last.in_words} ended with exit code 0 on every rank")
 
 
-def _after(links: Sequence[Link]) -> Step | None:
+def _after(links: Sequence[Link]) -> Finding | None:
     """Return why the chain stops after these links of this start; None if it goes on."""
     if not links:
         return None
     last, before = links[-1], links[-2] if len(links) > 1 else None
     if last.doubt is not None and last.end != "failed":
-        return Step("stop", last.doubt.verdict, f"{last.in_words}: {last.doubt.why}", last.doubt.next)
+        return over("error", last.doubt.verdict, f"{last.in_words}: {last.doubt.why}", last.doubt.next)
     if last.slow is not None and last.slow.action == "stop":
         advice = "correct what is named, and start it again; `slower: warn` below production goes on all the same"
-        return Step("stop", "slower than promised", f"{last.in_words}: {last.slow.slow[0].why}", advice)
+        return over("error", "slower than promised", f"{last.in_words}: {last.slow.slow[0].why}", advice)
     if last.is_ended_by_person:
         what = "the job was cancelled" if last.state == CANCELLED else "the link was ended from outside"
-        return Step("stop", what, f"{last.in_words}: {last.cause}", "start it again to go on")
+        return over("error", what, f"{last.in_words}: {last.cause}", "start it again to go on")
     if before is not None and before.has_progressed and last.is_anew:
         why = f"{last.in_words} began where {before.in_words} had begun, although that one had saved its state"
         advice = "let the script load its last checkpoint at each start; `snakemake rehearsal` shows whether it does"
-        return Step("stop", "the chain goes in a circle", why, advice)
+        return over("error", "the chain goes in a circle", why, advice)
     by_slurm = last.state in NOT_OF_THE_SCRIPT
     if before is not None and not by_slurm and _is_same_failure(last, before):
         why = f"{before.in_words} and {last.in_words}: {last.cause}"
-        return Step("stop", "the same failure twice", why, _advice(last))
+        return over("error", "the same failure twice", why, _advice(last))
     if last.has_progressed:
         return None
     if before is not None and not before.has_progressed:
         why = f"{_without_progress(before)}; {_without_progress(last)}"
-        return Step("stop", "the chain goes in a circle", why, _advice(last))
+        return over("error", "the chain goes in a circle", why, _advice(last))
     if last.has_progressed is None or last.end == "saved" or by_slurm:
         return None  # once: the next link shows whether it was progress, or an accident
-    return Step("stop", "a link ended without progress", _without_progress(last), _advice(last))
+    return over("error", "a link ended without progress", _without_progress(last), _advice(last))
 
 
 def _without_progress(link: Link) -> str:
@@ -542,13 +537,12 @@ def _is_same_failure(one: Link, other: Link) -> bool:
     )  # fmt: skip
 
 
-def _within_hours(chain: Chain, job: ScaleJob, links: Sequence[Link]) -> Step:
+def _within_hours(chain: Chain, job: ScaleJob, links: Sequence[Link]) -> Finding | None:
     used = used_hours(links)
     if chain.full_links_left(job, used):
-        return Step("go on", f"link {len(links) + 1}")
+        return None
     link, most = f"a link of at most {duration(60 * job.runtime_min)}", chain.most_hours(job)
     why = f"{hours_of(chain, links, job)} are used, and {link} could take "
     key = f"{PRODUCTION}.up_to_hours"
-    return Step(
-        "stop", f"{key} has no room for a link", f"{why}{significant(most)}", f"raise {key}, and start it again"
-    )
+    advice = f"raise {key}, and start it again"
+    return over("error", f"{key} has no room for a link", f"{why}{significant(most)}", advice)

@@ -18,6 +18,7 @@ from pydantic import Field
 from ddp_ladder.analysis.decisions import Decision, Work, decide, with_cost
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import readable, write_json
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Model, Positive, Several, Version1
@@ -30,8 +31,8 @@ from ddp_ladder.measuring.fingerprint import OTHER_PLACE, changes, spec_changes
 from ddp_ladder.plan.plan import Hours, Plan, RunSpec, ScaleJob, chain_plan
 from ddp_ladder.plan.short_runs import last_fit, resolved, script_digest
 from ddp_ladder.preflight.result import result_of
-from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, read_chain_plan, used_hours
-from ddp_ladder.production.chain import decide as next_step
+from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of, read_chain_plan, used_hours
+from ddp_ladder.production.chain import decide as why_over
 from ddp_ladder.records.record import Record
 from ddp_ladder.run.interruption import MARGIN_S
 from ddp_ladder.run.preflight import part_s
@@ -75,11 +76,11 @@ class Production:
     def job(self) -> ScaleJob:
         return self.plan.jobs[0]
 
-    def following(self, links: Sequence[Link], since: int) -> tuple[ScaleJob, Step]:
-        """Return the job of the next link, and whether it follows. since: as in decide."""
+    def following(self, links: Sequence[Link], since: int) -> tuple[ScaleJob, Finding | None]:
+        """Return the job of the next link, and why none follows, if so. since: as in decide."""
         chain = self.chain.holding(links)
         job = chain.within_hours(self.job, used_hours(links))
-        return job, next_step(chain, job, [link for link in links if link.end != "running"], since)
+        return job, why_over(chain, job, [link for link in links if link.end != "running"], since)
 
 
 def production_of(
@@ -316,7 +317,7 @@ def rehearsal_plan(settings: Settings) -> Plan:
 def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) -> str:
     """Return what `snakemake production` would do, and what it can cost. rehearsed: the rehearsal in words."""
     chain, job = production.chain.holding(links), production.job
-    used = used_hours(links)
+    used, (_, end) = used_hours(links), production.following(links, since=len(links))
     rate, unit, spec = chain.promised_samples_per_s, chain.hour_unit(job), job.runs[0]
     slower = f"slower by {percent(chain.slower_percent / 100)} or more: {chain.slower}"
     arguments = f"; of other arguments ({production.measured})" if production.measured else ""
@@ -328,7 +329,7 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
         "batch": f"{spec.batch_per_gpu} per GPU, {spec.global_batch} in all",
         "command": " ".join(("python", spec.script, *spec.args)),
         "link": f"at most {duration(60 * job.runtime_min)}, {cost}; {chain.signal_in_words}",
-        "next": production.following(links, since=len(links))[1].verdict,
+        "next": end.measured if end else f"link {len(links) + 1}",
         "hours": f"{hours_of(chain, links, job)} used by {count(len(links), 'link')}; "
         f"at most {count(chain.full_links_left(job, used), 'further link')} of full length",
         "promised": f"nothing: {production.measured}"
