@@ -109,20 +109,6 @@ def test_no_member_has_a_name_or_a_secret(archive: Path) -> None:
     assert not any("/ranks/" in name for name in file.namelist())
 
 
-WORDS = ("max", "data", "weak", "failed", "world", "default", "steps")
-
-
-def test_names_that_are_words_of_the_ladder_go_where_only_a_name_can_be(results: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(results, tmp_path / "results", symlinks=True))
-    log = copy / "runs/default/weak/1x1/r1/train.log"
-    log.write_text("".join(f"python /home/{word}/train.py --{word}_steps\n" for word in WORDS))
-    (tmp_path / "a.zip").write_bytes(make_archive(copy, OF_NO_SITE.load(), Names(users=("max",)), DAY))
-    _, shown = read_archive(tmp_path / "a.zip", tmp_path / "there")
-    assert figures(shown) == figures(read_results(copy, read_plan(copy / "plan.json")))
-    lines = (tmp_path / "there" / log.relative_to(copy)).read_text().splitlines()
-    assert lines == [f"python /home/user{k}/train.py --{word}_steps" for k, word in enumerate(WORDS, 1)]
-
-
 def test_a_name_without_which_the_files_cannot_be_read_is_named(results: Path) -> None:
     with pytest.raises(UserError, match=r"cannot be read any more(.*\n)+.*such as a variant\? r1"):
         make_archive(results, OF_NO_SITE.load(), Names(users=("r1",)), DAY)

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ddp_ladder.assembly.assemble import assemble, not_run
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.record import Failure, Fingerprint
-from make_records import FINGERPRINT, make_spec
+from make_records import make_spec
 from make_runs import (
     STEPS,
     edit,
@@ -54,33 +52,6 @@ def test_a_good_run(run: RunDirectory) -> None:
         "order of samples", "backend", "enough steps", "samples seen",
     ]  # fmt: skip
     assert all(check.ok for check in record.checks)
-
-
-@pytest.mark.parametrize(
-    ("changes", "fraction"),
-    [
-        ({}, 0.001 / 0.08),
-        ({"ddp": None}, 0.25),
-        ({"fingerprint": {**FINGERPRINT, "optimizer": "AdamW + ZeroRedundancyOptimizer"}}, 0.25),
-    ],
-    ids=["DDP", "no DDP", "ZeRO"],
-)
-def test_a_profile_shows_the_communication_that_ddp_does_not_time(
-    run: RunDirectory, changes: dict[str, Any], fraction: float
-) -> None:
-    for rank in (0, 1):
-        edit_rank(run, rank, **changes)
-    facts = {"schema_version": 2} | {key: json.loads(run.ended.read_text())[key] for key in ("spec_hash", "job")}
-    run.profile(0).write_text(json.dumps({**facts, "rank": 0, "problem": None, "took_s": 1.0}))
-    step = {"name": "ProfilerStep#1", "ts": 0, "dur": 8}
-    trace = {"traceEvents": [step, {"name": "gloo:all_gather", "cat": "user_annotation", "ts": 2, "dur": 2}]}
-    run.trace(0).write_bytes(gzip.compress(json.dumps(trace).encode()))
-    timing = assemble(run).timing
-    assert timing
-    assert timing.exposed_comm_fraction == pytest.approx(fraction, rel=0.02)
-    for damaged in (b"damaged", run.trace(0).read_bytes()[:-9], gzip.compress(b"{}")):
-        run.trace(0).write_bytes(damaged)
-        assert assemble(run).status == "ok"
 
 
 def test_the_warm_up_lasts_until_the_steps_are_steady_on_every_rank(tmp_path: Path) -> None:

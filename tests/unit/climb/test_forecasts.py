@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_ladder.analysis.forecast import forecast_file, read_forecast
+from ddp_ladder.analysis.forecast import forecast_file
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import after_gate, lines_before, runs_to_do, short_runtimes
 from ddp_ladder.gates.gate import judge
@@ -40,22 +40,6 @@ def test_an_open_gate_writes_the_forecast_and_says_it_before_the_stage_begins(tm
     assert not [*lines_before(plan, ["stage2"], runs_to_do(plan, RunRecords(tmp_path)), tmp_path)]
 
 
-def test_the_first_gate_forecasts_all_stages_above(tmp_path: Path) -> None:
-    plan = ladder(tmp_path)
-    shutil.rmtree(tmp_path / "runs/default/weak/1x2")
-    (line,) = said(plan, "stage1", tmp_path)
-    assert line.startswith("stage2 1x2: at most 2,0")
-    assert read_forecast(tmp_path, "stage3")[0].largest_measured == "1x1"
-
-
-def test_a_closed_gate_says_nothing_and_leaves_no_forecast(tmp_path: Path) -> None:
-    plan = ladder(tmp_path)
-    said(plan, "stage2", tmp_path)
-    strict = replace(plan, gates={**plan.gates, "stage2": plan.gates["stage2"].replace(min_efficiency=0.99)})
-    assert said(strict, "stage2", tmp_path) == []
-    assert not forecast_file(tmp_path, "stage3").exists()
-
-
 def test_what_is_measured_is_not_announced_again(tmp_path: Path) -> None:
     plan = ladder(tmp_path)
     said(plan, "stage2", tmp_path)
@@ -63,13 +47,6 @@ def test_what_is_measured_is_not_announced_again(tmp_path: Path) -> None:
         write_run(tmp_path, spec, 1740.8)
     assert said(plan, "stage2", tmp_path) == []
     assert forecast_file(tmp_path, "stage3").exists()
-
-
-def test_a_file_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
-    plan = ladder(tmp_path)
-    (tmp_path / "forecast").write_text("in the way")
-    (line,) = said(plan, "stage2", tmp_path)
-    assert line.startswith("warning: no forecast: ")
 
 
 def test_a_runtime_that_is_too_short_is_named_with_a_value(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.ladder import Ladder, stages_up_to
-from ddp_ladder.common.messages import UserError
+from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.settings.load import load_settings
-from make_records import make_plan_of, make_specs
 
 CONFIG = """\
 workload:
@@ -58,20 +56,6 @@ def test_a_gate_waits_for_the_records_of_the_scales_at_which_something_is_to_do(
     assert records[-1] == "results/runs/default/weak/2x4/r2/record.json"
 
 
-def test_the_plans_first_scale_comes_first(ladder: Ladder) -> None:
-    """Where scales run one after the other; each waits for the gate of the stage before alone."""
-    assert [ladder.priority(scale) for scale in ("1x1", "2x1", "2x4")] == [3, 2, 1]
-    gates = [ladder.gate_before(ladder.job(scale).stage) for scale in ("1x1", "2x4")]
-    assert gates == [[], ["results/gates/stage1.json"]]
-
-
-def test_preparation(ladder: Ladder) -> None:
-    assert ladder.prepare_command == ["prepare.py", "data/digits", "--seed=7"]
-    assert ladder.prepared_data == ["data/digits/.prepared"]
-    other = make("\n".join(line for line in CONFIG.splitlines() if "prepare" not in line))
-    assert (other.prepare_command, other.prepared_data) == ([], [])
-
-
 def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:
     """Its job asks for the GPUs of that scale."""
     Path("results").mkdir()
@@ -91,12 +75,3 @@ def test_the_report_is_told_of_the_whole_training(ladder: Ladder) -> None:
     for key, given in (("samples", "1.5e10"), ("tokens", "15e9")):
         options = make(f"{CONFIG}report: {{{key}: {given}}}\n").report_options(None)
         assert options == [f"--{key}", "15000000000.0", *units]
-
-
-def test_stages_up_to() -> None:
-    plan, file = make_plan_of(make_specs(("1x1", "2x1"))), Path("config/config.yaml")
-    assert stages_up_to(plan, None, file) == stages_up_to(plan, "stage3", file) == ("stage1", "stage3")
-    assert stages_up_to(plan, "stage1", file) == ("stage1",)
-    said = "config/config.yaml: stages.stage2: this experiment has no stage2\n  allowed  stage1, stage3\n"
-    with pytest.raises(UserError, match=f"^{said}"):
-        stages_up_to(plan, "stage2", file)

@@ -160,13 +160,6 @@ def test_a_script_that_does_not_accumulate_as_told_fails(tmp_path: Path) -> None
     assert failure_of(run).next == "the number of samples is a guess: set workload.samples_per_step in config.yaml"
 
 
-def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
-    edit_batches(run, 1, 32)
-    (remark,) = remarks(run)
-    assert remark.measured == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
-    assert reassemble(run).fingerprint.global_batch == 96
-
-
 @pytest.mark.parametrize(
     ("samples_per_step", "passed", "passes", "advised"),
     [
@@ -209,24 +202,6 @@ def test_settings_that_slow_such_a_run_are_remarked_on(tmp_path: Path, device: s
     assert [word for word in ("CUDA_LAUNCH_BLOCKING=1", "NCCL_IB", "set_detect") if word in remark.measured] == told
 
 
-def test_batches_that_vary_need_not_be_alike_on_all_ranks(run: RunDirectory) -> None:
-    for rank, sizes in ((0, [4, 64, 32, 17, 5, 11]), (1, [9, 30, 6, 48])):
-        edit_batches(run, rank, *sizes)
-    (remark,) = [each for each in remarks(run) if each.kind == "batch"]
-    assert remark.measured == "the batches vary in size; in the median step the ranks have 17 on rank 0, 30 on rank 1"
-    assert remark.next.startswith("nothing, if the script makes them so")
-
-
-def test_ranks_that_share_data_are_found_beside_one_that_is_not_known(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("1x4"))
-    for number in (0, 1):
-        edit_rank(run, number, first_samples=[f"{k:016x}" for k in range(8)])
-    edit_rank(run, 3, first_samples=[])
-    assert failure_of(run).verdict == "ranks train on the same data"
-    edit_rank(run, 1, first_samples=[f"{k:016x}" for k in range(8, 16)])
-    assert measured_of("disjoint data", run).startswith("not checkable: on rank 3 ")
-
-
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=5), max_size=7))
 def test_the_two_ranks_that_share_most(samples: list[list[str]]) -> None:
@@ -240,15 +215,6 @@ def test_the_two_ranks_that_share_most(samples: list[list[str]]) -> None:
             wanted = Shared(len(known), (a, b), fraction)
     ends = [RankEnd.model_construct(rank=rank, first_samples=tuple(own)) for rank, own in enumerate(samples)]
     assert most_shared(ends) == wanted
-
-
-@pytest.mark.parametrize("shards", [True, False])
-def test_a_sampler_that_divides_datasets_of_different_size_is_remarked_on(run: RunDirectory, shards: bool) -> None:
-    """Without such a sampler, each rank's dataset may be its part."""
-    for number, size in ((0, 1000), (1, 996)):
-        edit_part(run, number, "loader", dataset_size=size, shards=shards or None)
-    said = [remark.measured.rpartition(": ")[2] for remark in remarks(run)]
-    assert said == (["1000 samples on rank 0, 996 samples on rank 1"] if shards else [])
 
 
 @pytest.mark.parametrize(

@@ -327,18 +327,10 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(raised(0, "ValueError: bad batch"), died(3, "SIGKILL", AT_S + 1)),
         "the script raised an exception (rank 0 on node0): rank 0: ValueError: bad batch",
     ),
-    "two died alike": (
-        both(died(3, "SIGKILL", AT_S), died(1, "SIGSEGV", AT_S - 3), died(2, "SIGKILL", AT_S - 4)),
-        "a rank was killed (rank 2 on node1): rank 2 (node 1, node1), rank 3 (node 1, node1): ended by SIGKILL",
-    ),
     # An abort and a SIGTERM may be consequences: of NCCL's watchdog, of Slurm and torchrun.
     "aborted": (
         both(died(3, "SIGABRT", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
         "a rank aborted (rank 3 on node1): rank 3 (node 1, node1): ended by SIGABRT",
-    ),
-    "aborted by C++": (
-        both(died(3, "SIGABRT", AT_S - 3), prints(1, "terminate called\n  what():  bad kernel\nFatal\n")),
-        "a rank aborted (rank 3 on node1)", "\nagent (node1): what():  bad kernel",
     ),
     "received too much, which no record shows whose fault it is": (
         both(died(3, "SIGABRT"), without(0, 1, 2), prints(1, f"terminate called\n{TOO_LARGE}\n")),
@@ -346,10 +338,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "; which rank is the odd one, no record shows: ranks 0-3 left none; ",
         "give all ranks equally many batches",
         f"\nrank 3 (node1): {TOO_LARGE.strip()}",
-    ),
-    "received too much, on two ranks of a node": (
-        both(died(2, "SIGABRT"), died(3, "SIGABRT"), without(0, 1), prints(1, f"terminate called\n{TOO_LARGE}\n")),
-        "the ranks made different collective calls (): a rank received more than its",
     ),
     "a rank that skipped an all_reduce, by the lines at which the others stood": (
         both(
@@ -370,17 +358,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         ),
         "the ranks made different collective calls (rank 2 on node1): ",
         '; rank 2 was at `File "/home/ada/train.py", line 15, in train` while ranks 0, 1, 3 were at `File "/home/ada/',
-        '\nrank 2 (node1): File "/home/ada/train.py", line 15, in train',
-    ),
-    "two ranks that both aborted": (
-        both(
-            *(died(rank, "SIGABRT", exit_code=-6) for rank in (1, 2)),
-            without(0, 3),
-            prints(0, f"terminate called\n{TOO_LARGE}\n{at_its_end(1, 18)}"),
-            prints(1, at_its_end(2, 15)),
-        ),
-        "the ranks made different collective calls (): ",
-        '; known to stand: rank 1 at `File "/home/ada/train.py", line 18, in train`, rank 2 at `File',
         '\nrank 2 (node1): File "/home/ada/train.py", line 15, in train',
     ),
     "crashed, with the line at which it stood": (
@@ -406,14 +383,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "told to end": (
         both(died(3, "SIGTERM", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
         "a rank was told to end (rank 3 on node1): rank 3 (node 1, node1): ended by SIGTERM",
-    ),
-    "aborted, and another failed by itself": (
-        both(died(3, "SIGABRT", AT_S - 3), raised(0, LOST), raised(1, "ValueError: bad batch"), raised(2, LOST)),
-        "the script raised an exception (rank 1 on node0): rank 1: ValueError: bad batch",
-    ),
-    "aborted while it ended": (died(3, "SIGABRT", AT_S + 2), "a rank aborted (rank 3 on node1)"),
-    "aborted long after the others had left": (
-        died(3, "SIGABRT", AT_S + 600), "a rank left the others (rank 0 on node0)", "rank 3 was aborted",
     ),
     # Ranks that left the others.
     "left": (
@@ -448,10 +417,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "time limit (): the job of scale 2x2 reached its stages.stage3.runtime (20 min); raise stages.stage3.runtime "
         "(now 20), or shorten the run with measure.max_steps",
     ),
-    "time limit of the ladder, before that of Slurm": (
-        both(without(0, 1, 2, 3), in_end(outcome="time limit", asked_min=20, slurm_s=1190), srun(f"{OUT_OF_TIME}\n")),
-        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime (20 min); raise stages.stage3.runtime",
-    ),
     "time limit of Slurm": (
         both(without(0, 1, 2, 3), TOLD, srun(f"{OUT_OF_TIME}\n")),
         "time limit (node1): the job's time was up before the ladder ended the run itself",
@@ -467,14 +432,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         '; before that it stood still: rank 3 (node 1, node1) after 0 steps: File "train.py", line 7, in prepare; ',
         "if it hung, see why it does not go on at that line; else raise stages.stage3.runtime",
     ),
-    "time limit, while a node went on": (
-        both(in_end(outcome="time limit"), without(0, 1, 2, 3), looks(1, 3)), "time limit (): ",
-        "allocation; raise stages.stage3.runtime",
-    ),
-    "time limit, and what it caused": (
-        both(in_end(outcome="time limit"), raised(0, LOST), in_agent(0, exit_code=-15, signal="SIGTERM")),
-        "time limit (): ",
-    ),
     # Exit code 75; the launcher's own is 1, and a peer that lost the connection meanwhile is none of the cause.
     "saved its state": (
         both(in_rank(1, exit_code=75), in_agent(0, exit_code=0)),
@@ -484,22 +441,11 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(*(in_rank(k, exit_code=75) for k in (1, 2, 3)), raised(0, LOST)),
         "stopped by a signal, saved its state (): ranks 1-3: exit code 75 after 60 steps", "start snakemake again",
     ),
-    "saved its state in the last seconds": (
-        both(in_rank(1, exit_code=75), in_end(outcome="time limit")), "stopped by a signal, saved its state (): rank 1",
-    ),
     "a file that one rank of a node misses": (
         raised(3, MISSING),
         "a file is missing (rank 3 on node1): rank 3 has no /data/cache; rank 2 on the same node did not report that; "
         "1. if the script makes it, let one rank do so before the others look",
         "workload.prepare",
-    ),
-    "a file that each rank looks for in a directory of its own": (
-        both(
-            *(raised(k, MISSING.replace("/data/cache", "a.txt")) for k in (2, 3)),
-            *(in_rank(k, working_directory=f"/scratch/{k}") for k in (2, 3)),
-        ),
-        "a file is missing (rank 2 on node1): rank 2 has no a.txt in /scratch/2; rank 3 has no a.txt in /scratch/3; ",
-        "make it absolute",
     ),
     "a rank that SIGINT ended": (
         both(*(raised(k, LOST) for k in (0, 1, 2)), raised(3, "KeyboardInterrupt", exit_code=130)),
@@ -514,19 +460,10 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "too many open files (rank 3 on node1): a process on node1 has as many files and sockets open as it may; 1. "
         "let the script close what it opens",
     ),
-    "a file that one rank misses, while the other one of its node was ended": (
-        both(raised(3, MISSING.replace("/data/cache", "a.txt")), in_rank(3, working_directory="/scratch"), without(2)),
-        "a file is missing (rank 3 on node1): rank 3 has no a.txt in /scratch",
-        "make it absolute", "if the script makes it, let one rank do so before the others look",
-    ),
     "told to end, and ended well": (
         both(*(in_agent(k, exit_code=1, told={"signal": "SIGUSR1", "at_s": AT_S + 60}) for k in (0, 1))),
         "stopped by a signal (): SIGUSR1 came after ", "ranks 0-3 then ended with exit code 0, after 60 steps",
         "exit code 75", "raise stages.stage3.runtime",
-    ),
-    "told to end, and lost others that had ended well": (
-        both(raised(0, LOST), *(in_agent(k, exit_code=1, told={"signal": "SIGUSR1", "at_s": AT_S}) for k in (0, 1))),
-        "stopped by a signal (): SIGUSR1 came after ", "ranks 1-3 then ended",
     ),
     "failed, and the other node was then told to end": (
         both(
@@ -551,14 +488,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
             *(looks(node, 3) for node in (0, 1)),
         ),
         "a rank kept the others waiting (rank 3 on node1)",
-    ),
-    "aborted while another kept it waiting": (  # nothing timed out
-        both(died(0, "SIGABRT"), *(looks(node, 3) for node in (0, 1))),
-        "a rank aborted (rank 0 on node0)",
-    ),
-    "failed while others waited": (
-        both(raised(3, "ValueError: bad"), raised(0, WAITED), *(looks(node, 3) for node in (0, 1))),
-        "the script raised an exception (rank 3 on node1)",
     ),
     "all waited": (
         both(raised(0, WAITED), without(1, 2, 3), *(looks(node, None) for node in (0, 1))),
@@ -593,19 +522,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(raised(0, LOST, AT_S + 30), without(2, 3), gone(1), SILENT),
         "an agent gave no sign of life (node1): the agent of node 1 (node1) gave no sign of life for 45 s: it is",
         "SIGSTOP", "slurm.exclude in cluster.yaml",
-    ),
-    "all agents silent": (
-        both(
-            *(gone(k) for k in (0, 1)),
-            without(0, 1, 2, 3),
-            in_end(outcome="silent agent", found_at_s=AT_S, silent=[silent(k) for k in (0, 1)]),
-        ),
-        "no agent gave a sign of life (): no agent gave a sign of life for 45 s: the file system of the results hangs",
-        "can write below",
-    ),
-    "agent stopped after a rank had failed": (
-        both(raised(0, "ValueError: bad batch", AT_S - 6), without(2, 3), gone(1), SILENT),
-        "the script raised an exception (rank 0 on node0)",
     ),
     "step daemon killed": (
         both(of_job("812"), raised(0, LOST), without(2, 3), ORPHAN),
@@ -668,15 +584,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(without(0, 1, 2, 3), gone(0), gone(1)), "the launcher failed (): no agent left an end record; read ",
         "train.log",
     ),
-    "the tasks that srun ended are no cause": (
-        both(
-            without(0, 1, 2, 3),
-            gone(0),
-            gone(1),
-            srun("srun: error: Credentials have expired\nsrun: error: node1: task 1: Killed\n"),
-        ),
-        "the launcher failed (): Credentials have expired; read ",
-    ),
     "srun refused": (
         both(
             without(0, 1, 2, 3),
@@ -717,10 +624,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(raised(0, PORT), raised(1, LOST)),
         "the port of the rendezvous is taken (rank 0 on node0): another process",
     ),
-    "the run's port, where a launcher listens": (
-        both(without(0, 1, 2, 3), in_agent(0, exit_code=1), in_agent(1, exit_code=1), prints(0, f"{PORT}\n")),
-        "the port of the rendezvous is taken (node0): another process listens on port 20001, at which",
-    ),
     "the script's own port": (
         both(raised(0, OWN_PORT), raised(1, LOST), prints(0, OF_PORT)),
         "the script's own port is taken (rank 0 on node0): another process listens on port 29517, which the script "
@@ -730,11 +633,6 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "the script's own port, which torch 2.4 does not name": (
         both(raised(0, OWN_PORT.replace(" port: 29517,", "")), in_rank(0, own_rendezvous="localhost:29517")),
         "the script's own port is taken (rank 0 on node0): another process listens on port 29517, which the script",
-    ),
-    "a GPU on a site without": (
-        both(raised(0, NO_DRIVER), raised(1, LOST)),
-        "the script wants a GPU (rank 0 on node0): it asks torch for a GPU, and node.device in cluster.yaml is cpu; "
-        "let the script take the device that there is",
     ),
     "out of memory": (
         both(raised(0, LOST), srun(f"{OVER_MEMORY}\nsrun: error: node1: task 0: Killed\n")), "out of memory (node1)",
@@ -764,11 +662,6 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "rank 1 (node1): IndexError: index 61 is out of range",
     ),
     "CUDA": of_exception(CUDA, "CUDA out of memory", "workload.batch_per_gpu"),
-    "a last batch of one sample": of_exception(
-        "ValueError: Expected more than 1 value per channel when training, got input size torch.Size([1, 8])",
-        "BatchNorm got a batch of one sample",
-        "drop_last=True",
-    ),
     "what any of the ranks may report": (
         both(raised(1, OTHER_MODEL), raised(0, LOST)),
         "the ranks built different models (): DDP expects same model across all ranks, but Rank 1",
@@ -779,17 +672,6 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "such file or directory: '/data/a.jpg'",
         "a file is missing",
         "software.container.binds",
-    ),
-    "a checkpoint of another model, both in DDP": (
-        both(
-            raised(
-                1,
-                "RuntimeError: Error(s) in loading state_dict for DistributedDataParallel: Missing key(s) in "
-                'state_dict: "module.net.0.weight".',
-            ),
-            raised(0, LOST, AT_S - 5),
-        ),
-        "the script raised an exception (rank 1 on node1): rank 1: RuntimeError: Error(s) in loading state_dict",
     ),
     "where a worker of the loader raised": (
         both(
@@ -825,18 +707,6 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "a rank left the others (rank 1 on node1): ",
         "; rank 1 made no step with 1 of its 61 batches; let every rank make the same number of steps",
     ),
-    "ambiguous, but all there is": (
-        both(raised(0, NCCL_LOST), raised(1, NCCL_LOST), prints(1, "")),
-        "NCCL failed (): ",
-    ),
-    "NCCL's own log": (
-        both(
-            *(raised(k, NCCL_LOST) for k in (0, 1)),
-            prints(1, ""),
-            lambda run: (run.nodes / "nccl.node1.1001.log").write_text(f"\n{NO_INTERFACE}\n"),
-        ),
-        "NCCL found no network interface (rank 1 on node1)",
-    ),
     "what NCCL tries again is no failure": (
         both(
             raised(1, NCCL_LOST),
@@ -845,23 +715,9 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "NCCL found no network interface (rank 1 on node1)",
     ),
     "why a worker died": (both(raised(1, WORKER), prints(1, f"{SHM}\n{OF_NODE_1}")), "/dev/shm is full"),
-    "why Slurm killed a worker": (
-        both(raised(1, WORKER), srun("slurmstepd-node1: error: Detected 1 oom_kill event in StepId=7.0. Some tasks\n")),
-        "out of memory (node1)",
-    ),
     "a launcher that could not start the ranks": (
         both(without(0, 1), in_agent(0, exit_code=1), in_agent(1, exit_code=1), prints(0, TORCH_MISSING)),
         "a Python package is missing (rank 0 on node0)",
-    ),
-    "a parser that insists on the rank": (
-        both(in_rank(0, exit_code=2), in_rank(1, exit_code=2), prints(0, f"usage: train.py [-h]\n{WANTS_RANK}\n")),
-        "the script wants its rank as an argument (): it insists on --local_rank, which torch.distributed.launch",
-        f"\nrank 0 (node0): {WANTS_RANK}",
-    ),
-    "a list of nodes for the address of rank 0": (
-        both(raised(0, OF_LIST), raised(1, OF_LIST), prints(0, f"{NODE_LIST}\n{NODE_LIST}\n")),
-        "the script takes a list of nodes for one host (): node[1,3] is how Slurm writes several nodes",
-        "let the script leave MASTER_ADDR as the launcher sets it",
     ),
     "a cause inside the traceback of another exception": (
         both(

@@ -76,14 +76,6 @@ def test_other_clusters(cluster: Cluster, partition: str, node: dict[str, Any], 
     assert (site.slurm.partition, site.node.model_dump()) == (partition, node)
 
 
-@pytest.mark.parametrize(("allowed", "qos"), [("normal", "normal"), ("acc_debug,acc_ehpc", None)])
-def test_a_partition_of_certain_qos_says_so(allowed: str, qos: str | None, tmp_path: Path) -> None:
-    partition = {**PARTITIONS["picky"], "AllowQos": allowed}
-    cluster = cluster_of("ladder", {"picky": partition}, list(records(NODES, "NodeName")))
-    assert loaded(cluster, tmp_path).slurm.qos == qos
-    assert f"takes only jobs of {allowed.replace(',', ', ')};" in (tmp_path / "site.yaml").read_text()
-
-
 def test_of_mig_slices_one_is_described_with_its_share(tmp_path: Path) -> None:
     text = draft(
         captured("gpu", nodes=NODES.replace("gpu:a100:4", "gpu:a100_1g.5gb:14(S:0-1)")), tmp_path / "site.yaml"
@@ -91,13 +83,6 @@ def test_of_mig_slices_one_is_described_with_its_share(tmp_path: Path) -> None:
     node = {"gpus": 1, "device": "cuda", "gres": "gpu:a100_1g.5gb", "cpus": 1, "memory_mb": 1142}
     assert yaml.safe_load(text)["node"] == node
     assert "  # One of its 14 MIG slices: a process sees one, so scales such as 1x2 cannot work.\n  gpus: 1\n" in text
-
-
-def test_a_partition_of_different_nodes_says_so(tmp_path: Path) -> None:
-    text = draft(captured(nodes=NODES.replace("Gres=gpu:a100:4", "Gres=(null)", 4)), tmp_path / "site.yaml")
-    assert "gpu: 4 nodes with no GPU, 8 CPUs and 16000 MB, 2 nodes with 4 GPUs (gpu:a100), 8 CPUs" in text
-    assert "  # confirm: GPUs of one node. The nodes of this partition differ" in text
-    assert "\n  gpus: 4\n" in text
 
 
 def test_without_nodes_there_is_nothing_to_draft() -> None:
@@ -162,13 +147,6 @@ def test_a_draft_that_the_ladder_refuses_is_not_written(here: Path, capsys: pyte
     told = capsys.readouterr().err
     assert "slurm.partition: nothing is written: Slurm shows a value that cluster.yaml cannot hold, not in the" in told
     assert '"a#b"' in told
-    assert CLUSTER.read_text() == shipped
-
-
-def test_a_named_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shipped = CLUSTER.read_text()
-    assert "snakemake doctor --config cluster=mine.yaml" in drafted(capsys, "--out", "mine.yaml")
-    assert load_settings(CONFIG, Path("mine.yaml")).site.site == "vega"
     assert CLUSTER.read_text() == shipped
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from ddp_ladder.gates import interval
-from ddp_ladder.gates.interval import KNOWN, LogMean, factor, half_width_percent, student_t
+from ddp_ladder.gates.interval import LogMean, half_width_percent
 
 LADDERS, BLOCKS = 2000, 15
 RATE, RATIO = 1000.0, 0.8
@@ -81,21 +81,3 @@ def test_a_single_repeat_has_no_interval() -> None:
     assert alone.over(LogMean.of([499.0, 500.0, 501.0])).interval(2.0) == (None, None)
     assert half_width_percent(alone) is None
     assert LogMean.of([1000.0, 1010.0], ["a", "b"]).interval(1005.0)[0] is not None
-
-
-@pytest.mark.parametrize(("freedom", "table"), [(1, 12.706), (2, 4.303), (9, 2.262), (KNOWN, 1.960)])
-def test_the_factor_is_that_of_the_tables(freedom: float, table: float) -> None:
-    assert factor(freedom) == pytest.approx(table, abs=5e-4)
-    assert student_t(factor(freedom), freedom) == pytest.approx(0.95, abs=1e-6)
-
-
-@pytest.mark.parametrize("errors", [0.0, 0.5, 3.0, 40.0])
-def test_student_t_with_few_degrees_of_freedom_is_that_of_its_formulas(errors: float) -> None:
-    assert student_t(errors, 1) == pytest.approx(math.atan(errors) * 2 / math.pi, abs=1e-9)
-    assert student_t(errors, 2) == pytest.approx(errors / math.hypot(errors, math.sqrt(2)), abs=1e-9)
-
-
-def test_half_a_width_is_in_per_cent_of_the_efficiency() -> None:
-    ratio = LogMean.of([800.0, 808.0, 792.0]).over(LogMean.of([1000.0, 1010.0, 990.0]))
-    # 1 % / sqrt(3) on each side, four degrees of freedom: 2.776.
-    assert half_width_percent(ratio) == pytest.approx(2.776 * math.sqrt(2 / 3), rel=0.02)

@@ -13,7 +13,7 @@ import pytest
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.gates.interval import Doubt, Estimate, LogMean, Variance, factor
 from ddp_ladder.gates.points import Figures, ScalePoint
-from ddp_ladder.gates.verdict import Verdict, closed_box, outcome_line, performance
+from ddp_ladder.gates.verdict import Verdict, closed_box, performance
 from ddp_ladder.report.view import gate_words
 from ddp_ladder.settings.keys import GateThresholds
 from make_records import make_gate, make_judged, make_plan_of, make_specs
@@ -156,11 +156,6 @@ def test_a_threshold_opens_at_its_boundary_and_no_further(
     assert f"stages.stage2.gate.{key}" in beyond.next
 
 
-def test_a_figure_that_slow_steps_recur_in_is_called_samples_over_time() -> None:
-    measured = only((0.9, 0.01), AT_80, statistic="samples / time").measured
-    assert measured == "efficiency 90.0 % (95 % interval 89.1 % to 90.9 %, in one job), samples / time"
-
-
 def test_all_thresholds_are_judged_and_what_is_not_known_passes_none() -> None:
     gate = GateThresholds(min_efficiency=0.8, min_samples_per_s=2000, max_data_wait_fraction=1)
     efficiency, throughput, data_wait = judged((0.9, 0.03), gate, figures={"data_wait_fraction": None})
@@ -175,12 +170,6 @@ DOUBT = "efficiency 0.82 (95 % interval 0.78 to 0.90, in one job), uncertain: ab
 DOUBTFUL = {**make_judged("1x2", measured=DOUBT), "uncertain": True}
 
 
-def test_an_open_gate_says_that_it_is_uncertain() -> None:
-    gate = Verdict.from_json(make_gate("stage2", judged=[DOUBTFUL]))
-    assert outcome_line(gate) == f"gate stage2: open, 1x2 {DOUBT}"
-    assert gate_words({"stage2": gate}, point(2)) == "stage 2 open (uncertain)"
-
-
 def test_a_closed_gate_says_so_only_where_nothing_else_closes_it() -> None:
     doubt = {**DOUBTFUL, "severity": "error"}
     gate = Verdict.from_json(make_gate("stage2", "closed", judged=[doubt]))
@@ -190,11 +179,3 @@ def test_a_closed_gate_says_so_only_where_nothing_else_closes_it() -> None:
     gate = Verdict.from_json(make_gate("stage2", "closed", judged=[doubt, failed]))
     assert gate_words({"stage2": gate}, point(2)) == "stage 2 closed"
     assert "uncertain" not in closed_box(gate)
-
-
-@pytest.mark.parametrize("efficiency", [1.0, 0.6])
-def test_time_in_no_step_that_may_be_training_makes_the_gate_uncertain(efficiency: float) -> None:
-    finding = only((efficiency, 0.0), AT_80, Doubt("doubtful", "...", "look at the loop", "1x1"))
-    assert (finding.ok, finding.uncertain) == (efficiency > 0.8, True)
-    assert "uncertain: at 1x1 ..." in finding.measured
-    assert "look at the loop" in finding.next

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_ladder.analysis.decisions import Work, with_cost
-from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.common.findings import Finding, remark
-from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.interval import in_doubt
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
@@ -43,17 +41,6 @@ def test_figures_of_a_full_ladder() -> None:
     assert (point.repeats, point.batch_per_gpu, point.global_batch) == (3, 64, 128)
     assert points["2x1"]["efficiency"] == pytest.approx(0.8)
     assert (points["1x1"]["efficiency"], points["1x1"]["speedup"]) == (1.0, 1.0)
-
-
-def test_left_out_on_purpose_is_not_run_and_says_why() -> None:
-    specs = make_specs(["1x1"], repeats=2)
-    why = "variant b did not pass"
-    records = [make_failed_record(s, "not run", why, "-", started=False) for s in specs]
-    (point,) = scale_points(specs, records_by_name(records))
-    assert (point.status, point.note) == ("not run", why)
-    deleted = [not_run(s, "files deleted", why, "-", "its directory was deleted") for s in specs]
-    (point,) = scale_points(specs, records_by_name(deleted))
-    assert point.note == "2 of 2 repeats failed: its directory was deleted"
 
 
 def test_a_failed_repeat_keeps_the_figures_of_the_good_ones_but_no_efficiency() -> None:
@@ -161,13 +148,6 @@ def test_repeats_of_several_jobs_show_what_jobs_differ_by() -> None:
     assert several.of("efficiency").low < 0.93 < one.of("efficiency").low  # the other way round: 0.95
 
 
-def test_another_batch_than_planned_is_noted() -> None:
-    specs = make_specs(["1x1", "1x2"])
-    note = by_scale(scale_points(specs, ladder(specs, fingerprint={"batch_per_gpu": 128})))["1x2"].note
-    assert "a step of the script has 128 samples per GPU, the plan says 64: is {batch_per_gpu} in" in note
-    assert 'set workload.batch_per_gpu: 128 and pass "{batch_per_gpu} // K"' in note
-
-
 def note_on_batches(source: Source, *remarks: Finding, **fingerprint: Any) -> str:
     specs = make_specs(["1x1", "1x2"])
     records = [
@@ -188,16 +168,6 @@ def test_a_batch_in_doubt_is_not_advised_as_the_plans() -> None:
     odd = note_on_batches("counted", batch_per_gpu=96)
     assert "a step of the script has 96 samples per GPU, the plan says 64: is {batch_per_gpu} in" in odd
     assert not any("set workload.batch_per_gpu" in note for note in (varies, guessed, doubted, odd))
-
-
-def test_accumulated_batches_are_shown_beside_the_batch_per_gpu() -> None:
-    spec = make_spec("1x2", mode="strong", batch_per_gpu=32, global_batch=256, accumulation=4)
-    (column,) = (column for column in columns("page") if column.key == "batch_per_gpu")
-    for seen in ({"batch_per_gpu": 128, "global_batch": 256}, {"batch_per_gpu": 128}, {"batch_per_gpu": None}):
-        (point,) = scale_points([spec], records_by_name([make_record(spec, fingerprint=seen)]))
-        assert (point.batch_per_gpu, point.global_batch) == (32, 256)
-        assert (column.shown(point), column.beside(point, "page")) == ("32", ("", "x 4 accumulated"))
-    assert {"batch_per_gpu", "global_batch"} <= {column.key for column in columns("runs")}
 
 
 def test_the_parts_of_a_scale_s_start_up_add_up() -> None:
@@ -235,14 +205,6 @@ def test_slow_steps_that_recur_are_in_every_figure() -> None:
         assert point.note == "the figures are samples / time, 11.1 % below the median of blocks: slow steps recur"
     assert points["1x2"]["efficiency"] == pytest.approx(1)
     assert points["1x2"].of("efficiency").low < 0.97  # both sides have the error of the same statistic
-
-
-@pytest.mark.parametrize("busy", ["1x1", "1x2"])
-def test_both_sides_of_a_ratio_have_the_same_statistic(busy: str) -> None:
-    points = busy_ladder([busy])
-    assert {point.statistic for point in points.values()} == {"samples / time"}
-    assert points["1x2"]["efficiency"] == pytest.approx(18 / 16 if busy == "1x1" else 16 / 18, rel=0.001)
-    assert "the figures are samples / time, as at the scales where slow steps recur" in points["2x1"].note
 
 
 def test_a_disturbance_in_one_repeat_changes_no_statistic_and_is_noted() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from ddp_ladder.common.findings import Finding, UsageKind
-from ddp_ladder.gates.points import ScalePoint, findings_across_scales, findings_of_repeats
+from ddp_ladder.gates.points import ScalePoint, findings_of_repeats
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.nodes.usage import NodeUsage, Usage
 from ddp_ladder.records.record import Record
@@ -40,16 +40,6 @@ def test_what_most_repeats_do_not_show_was_chance() -> None:
     assert findings_of_repeats(once) == ()
     (found,) = findings_of_repeats([*once[:2], *records("1x1", None)])
     assert found.in_words == "hot (in 1 of 2 repeats)"
-
-
-def test_a_node_that_is_slow_in_some_repeats_only_is_no_finding() -> None:
-    slow = [[finding("slow node", f"{node} slow", node)] for node in ("node1", "node1", "node2")]
-    assert findings_of_repeats(records("2x1", *slow)) == ()
-    assert [found.in_words for found in findings_of_repeats(records("2x1", *slow[:2]))] == ["node1 slow"]
-    assert findings_of_repeats(records("2x1", None, None)) == ()
-    (once,) = findings_of_repeats(records("2x1", slow[0]))
-    assert ("this is one" in once.next, once.uncertain) == (True, True)
-    assert findings_of_repeats(records("1x2", slow[0]))[0].next == "change slow node"  # there is no other node
 
 
 def on_laptop(scale: str, rank_cores: float, others: float) -> Record:
@@ -93,13 +83,3 @@ def test_the_terminal_shows_a_finding_once_for_all_scales() -> None:
     lines = text.splitlines()
     assert "  1x1, 1x2: busy 60 % (as measured at 1x2); next: change GPU idle" in lines
     assert "  2x1: node1: slower; next: see whether further repeats" in text
-
-
-def test_what_another_node_has_is_another_finding() -> None:
-    found = findings_across_scales(
-        points_of(
-            s1x1=finding("GPU throttled", "throttled", "GPU 1 of node3"),
-            s1x2=finding("GPU throttled", "throttled", "GPU 0 of node7"),
-        )
-    )
-    assert [each.in_words for each, _ in found] == ["GPU 1 of node3: throttled", "GPU 0 of node7: throttled"]

@@ -6,11 +6,9 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from ddp_ladder_instrument.python_hooks import when_imported
@@ -80,19 +78,3 @@ def test_a_module_that_imports_another_watched_one_is_called_back_after_it(place
     assert order == []
     importlib.import_module("watched_package.part")
     assert order == ["watched", "watched_package.part"]
-
-
-class Claims:
-    """Finds the module itself, as import hooks that rewrite a package do, and asks nobody else."""
-
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return PathFinder.find_spec(name, path, target) if name == "watched" else None
-
-
-def test_another_finder_may_claim_the_module(place: Path) -> None:
-    finder: Any = Claims()
-    sys.meta_path.insert(0, finder)
-    calls = calls_of("watched")
-    assert importlib.import_module("watched").COMPLETE
-    assert calls == [True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +13,8 @@ import torch
 from ddp_ladder_instrument import flops
 from ddp_ladder_instrument.contract import WITNESS
 from ddp_ladder_instrument.testimony import Step
-from instrument_support import python_named
-from scripts_support import run
+from instrument_support import oldest_python
+from scripts_support import run, warmed
 from warm import Warm
 
 MACS_OF_RESNET50 = 4.089e9  # at 224 x 224, as published with torchvision's weights
@@ -29,11 +28,9 @@ MLP = 100 * 200 + 200 * 10
 GROUPED = 32 * 9 * 64
 
 
-@pytest.fixture(scope="module", params=["newest", "oldest"])
-def warm(request: pytest.FixtureRequest) -> Iterator[Warm]:
-    process = Warm("torch", "torch._dynamo", "torch.utils.flop_counter", python=python_named(request.param))
-    yield process
-    process.close()
+MODULES = ("torch", "torch._dynamo", "torch.utils.flop_counter")
+warm = warmed(*MODULES)
+oldest = warmed(*MODULES, python=oldest_python)
 
 
 def counted(warm: Warm, directory: Path, *line: str, ranks: int = 1) -> dict[str, Any]:
@@ -56,25 +53,33 @@ def test_resnet50_has_the_published_flops(warm: Warm, tmp_path: Path) -> None:
     assert (found["steps"], found["spread"]) == (10, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("model", "forward", "backward", "recomputed"),
-    [
-        ("mlp", MLP, 2 * MLP - 100 * 200, 0),
-        ("grouped", GROUPED + 32 * 64 * 10, GROUPED + 2 * 32 * 64 * 10, 0),  # torch's formula has 8 times the gradient
-        # The scores that the kernel for attention computes again in its backward pass are no work of the model.
-        ("transformer", *TRANSFORMER, 0),
-        ("transformer again", *TRANSFORMER, PRODUCTS * 8 / 12 + SCORES),  # up to the last tensor that is needed
-        ("transformer reentrant", *TRANSFORMER, PRODUCTS + SCORES),
-        ("transformer own", *TRANSFORMER, PRODUCTS + SCORES),
-    ],
-)
+COUNTED = [
+    ("mlp", MLP, 2 * MLP - 100 * 200, 0),
+    ("grouped", GROUPED + 32 * 64 * 10, GROUPED + 2 * 32 * 64 * 10, 0),  # torch's formula has 8 times the gradient
+    # The scores that the kernel for attention computes again in its backward pass are no work of the model.
+    ("transformer", *TRANSFORMER, 0),
+    ("transformer again", *TRANSFORMER, PRODUCTS * 8 / 12 + SCORES),  # up to the last tensor that is needed
+    ("transformer reentrant", *TRANSFORMER, PRODUCTS + SCORES),
+    ("transformer own", *TRANSFORMER, PRODUCTS + SCORES),
+]
+
+
+@pytest.mark.parametrize(("model", "forward", "backward", "recomputed"), COUNTED)
 def test_flops_are_those_counted_by_hand(
     warm: Warm, tmp_path: Path, model: str, forward: float, backward: float, recomputed: float
 ) -> None:
-    found = of_model(warm, tmp_path, model)
+    as_by_hand(of_model(warm, tmp_path, model), forward, backward, recomputed)
+
+
+def as_by_hand(found: dict[str, Any], forward: float, backward: float, recomputed: float) -> None:
     assert found["forward"] == pytest.approx(2 * forward, rel=0.02)
     assert found["backward"] == pytest.approx(2 * backward, rel=0.02)
     assert found["recomputed"] == pytest.approx(2 * recomputed, rel=0.02)
+
+
+def test_so_they_are_with_the_oldest_torch(oldest: Warm, tmp_path: Path) -> None:
+    for model, *counts in COUNTED:
+        as_by_hand(of_model(oldest, tmp_path / model.replace(" ", "_"), model), *counts)
 
 
 def test_what_else_a_step_does_is_counted_and_a_validation_is_not(warm: Warm, tmp_path: Path) -> None:

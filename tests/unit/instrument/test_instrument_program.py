@@ -105,42 +105,6 @@ def test_how_it_ended_is_recorded(tmp_path: Path) -> None:
     assert interrupted.rank()["exit_code"] == 130
 
 
-def test_module_with_relative_import(tmp_path: Path) -> None:
-    script(tmp_path, "", "package/__init__.py")
-    script(tmp_path, "VALUE = 4", "package/values.py")
-    text = """
-        import sys
-        from .values import VALUE
-        print(VALUE, sys.argv, sys.path, __name__, __package__, __spec__.name, __file__)
-        raise SystemExit(VALUE) if len(sys.argv) == 1 else ValueError(VALUE)
-    """
-    script(tmp_path, text, "package/train.py")
-    for args in ([], ["--fail"]):
-        words = ("-m", "package.train", *args)
-        plain, measured = run_plainly(tmp_path, *words), run(tmp_path, *words)
-        assert plain.code == (1 if args else 4)
-        assert (measured.code, measured.out, measured.err) == (plain.code, plain.out, plain.err)
-    assert measured.rank()["fingerprint"]["script_sha256"] is not None
-    missing = ("-m", "package.absent")
-    assert run(tmp_path, *missing).err == run_plainly(tmp_path, *missing).err
-
-
-def test_environment_set_before_torch_is_imported_counts(tmp_path: Path) -> None:
-    train = script(
-        tmp_path,
-        """
-        import os
-        os.environ["OMP_NUM_THREADS"] = "2"
-        import torch
-        print(torch.get_num_threads())
-        """,
-    )
-    measured = run(tmp_path, train)
-    assert measured.out == run_plainly(tmp_path, train).out
-    assert measured.rank()["fingerprint"]["threads"] == int(measured.out)
-    assert measured.rank()["startup_s"]["import_torch"] > 0
-
-
 @pytest.mark.parametrize(
     ("words", "part"), [((), "no script"), (("absent.py",), "absent.py"), (("--quick", "x.py"), "--quick")]
 )

@@ -64,30 +64,6 @@ def test_a_script_that_is_gone_at_the_end_is_unread(tmp_path: Path) -> None:
     assert [note.partition(":")[0] for note in record["not_measured"]][:1] == ["script_sha256"]
 
 
-def test_cpu_set_as_taskset_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 8, 10, 11})
-    assert host.cpu_set() == "0-2,8,10-11"
-
-
-LAZY = """
-    import sys, types
-
-    class Lazy(types.ModuleType):
-        def __getattribute__(self, name):
-            raise ImportError(f"not installed: {name}")
-
-    sys.modules["lazy"] = Lazy("lazy")
-    import torch
-"""
-
-
-def test_a_module_that_raises_when_it_is_asked_is_not_asked(tmp_path: Path) -> None:
-    """As those of speechbrain, which import what may not be installed."""
-    record = run(tmp_path, script(tmp_path, LAZY)).rank()
-    assert set(record["fingerprint"]["sources"]) == {"train.py"}
-    assert record["not_measured"] == []
-
-
 MESH = """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh

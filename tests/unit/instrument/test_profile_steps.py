@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.records.raw_models import Profiling
-from ddp_ladder_instrument.stop import ENDED_FIRST, EndOfMeasurement, ProfiledSteps, RunLimits
+from ddp_ladder_instrument.stop import EndOfMeasurement, ProfiledSteps, RunLimits
 from instrument_support import TORCHRUN, Ran, oldest_python, run, script
 
 MEASURED, PROFILED = 12, 3
@@ -67,14 +67,6 @@ def test_profiled_steps_follow_the_measured_ones_and_are_in_no_figure(tmp_path: 
     left = {path.name for path in (done.directory / "ranks").iterdir()}
     ends = ("steps", "json", "log", "profile.json", "trace.json.gz")
     assert left == {f"rank{rank}.{end}" for rank in (0, 1) for end in ends}
-
-
-def test_a_script_that_ends_first_keeps_its_figures(tmp_path: Path) -> None:
-    done = run(tmp_path, script(tmp_path, TRAIN), MEASURED + 2, max_steps=MEASURED, profile_steps=PROFILED)
-    assert (done.code, done.out) == (0, "the script ended by itself\n"), done.err
-    assert (len(done.rows()), done.rank()["exit_code"]) == (MEASURED, 0)
-    assert profiling(done, 0).problem == ENDED_FIRST
-    assert not done.path(0, "trace.json.gz").exists()
 
 
 def fail() -> None:

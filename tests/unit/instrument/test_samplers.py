@@ -39,7 +39,6 @@ DistributedSamplerWrapper = partial(made, "lightning_fabric.utilities.distribute
 DistributedLengthGroupedSampler = partial(made, "transformers.trainer_pt_utils", "DistributedLengthGroupedSampler")
 OrderedDistributedSampler = partial(made, "timm.data.distributed_sampler", "OrderedDistributedSampler")
 RepeatAugSampler = partial(made, "timm.data.distributed_sampler", "RepeatAugSampler")
-MultiEpochsDataLoader = partial(made, "timm.data.loader", "MultiEpochsDataLoader")
 Data = TensorDataset
 LENGTHS = [3, 1, 2] * 4
 
@@ -151,11 +150,6 @@ def test_batch_samplers(data: Data, wrapper: str) -> None:
     wrap, make, expected = BATCH_SAMPLERS[wrapper]
     batch_sampler = wrap(BatchSampler(make(data), 2, drop_last=False))
     assert samplers.sampling(DataLoader(data, batch_sampler=batch_sampler)) == expected
-
-
-def test_a_loader_that_makes_one_pass_of_all(data: Data) -> None:
-    expected = samplers.sampling(MultiEpochsDataLoader(data, batch_size=2, sampler=distributed(data)))
-    assert expected == Sampling("DistributedSampler", True, True, True)
 
 
 class Stream(IterableDataset[int]):
@@ -271,14 +265,6 @@ def test_an_index_is_one_sample_and_a_list_as_many(index: object, collates: bool
     assert samplers.samples_of(index, collates) == samples
 
 
-def test_samplers_that_drop_do_not_pad(data: Data) -> None:
-    seven = TensorDataset(torch.arange(7))
-    dropping = DistributedSampler(seven, 2, 1, shuffle=False, drop_last=True)
-    assert real_samples(DataLoader(seven, sampler=dropping)) == NEVER
-    batches = BatchSampler(SequentialSampler(seven), 2, drop_last=True)
-    assert real_samples(DataLoader(seven, batch_sampler=BatchSamplerShard(batches, 2, 1))) == NEVER
-
-
 def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2, whole: Sequence[bool] = ()) -> Any:
     """Return the record's facts after a pass with a step over each of these loaders; whole: which go to their end."""
     recorder = Recorder()
@@ -341,16 +327,3 @@ def test_a_pass_that_is_abandoned_and_begun_anew_shows_nothing_of_the_order(
     """The last one may be cut short by the end of the run."""
     loaders = [DataLoader(data, sampler=distributed(data)) for _ in whole]
     assert facts(loaders, whole=whole)["whole_passes"] == number
-
-
-class OfAnotherName(Divided):
-    def set_epoch(self, epoch: int) -> None:
-        self.seed = epoch
-
-
-def test_without_an_epoch_nothing_is_said(data: Data) -> None:
-    sampler = OfAnotherName(data)
-    del sampler.epoch
-    assert with_epochs(DataLoader(data, sampler=sampler), sampler, (0, 1)) == (None, None)
-    random = facts([DataLoader(data, shuffle=True)] * 2)
-    assert (random["set_epoch_called"], random["epochs_set"]) == (None, None)

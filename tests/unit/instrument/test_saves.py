@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from ddp_ladder_instrument import log
-from ddp_ladder_instrument.machine import judge
 from ddp_ladder_instrument.recorder import Recorder
 from instrument_support import oldest_python
 from scripts_support import MISSING, run, warmed
@@ -59,29 +58,6 @@ def test_a_save_into_a_file_object(warm: Warm, tmp_path: Path) -> None:
         words = ran.out.split()
         assert measured.ran.rank(rank)["phases"]["saves"]["count"] == 3
         assert measured.ran.rank(rank)["phases"]["saves"]["bytes"] == sum(map(int, words[1::2])) > 3 * EACH
-
-
-NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    ("saves", "count", "size"),
-    [
-        ([(0, 0.0, False)], 1, None),  # by an earlier version
-        ([(log.TORCH_SAVE, 5.0, False), (log.TORCH_SAVE, NAN, False)], 2, None),  # into a pipe
-        ([(log.ASYNC_CHECKPOINT, NAN, False)], 1, None),  # written by another process, or not to its end
-        ([(log.ASYNC_CHECKPOINT, NAN, False), (log.CHECKPOINT, 7.0, True)], 1, 7),
-        ([(log.CHECKPOINT, 7.0, True)], 1, 7),  # called by a thread of the script
-    ],
-)
-def test_bytes_that_are_not_known(saves: list[tuple[int, float, bool]], count: int, size: int | None) -> None:
-    recorder = Recorder()
-    recorder.begin()
-    for kind, written, is_aside in saves:
-        recorder.saved(kind, 1.0, 3.0, written, is_aside)
-    recorder.end()
-    found = judge(recorder.log, None).phases["saves"]
-    assert (found["count"], found["bytes"]) == (count, size)
 
 
 def test_saves_of_a_log_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,24 +94,6 @@ def test_a_step_that_computes_its_gradients_in_a_closure_is_the_first_one() -> N
     assert states.first["values"] == [1.0, 1.0]
 
 
-def test_several_optimizers_and_one_that_is_gone_at_the_end() -> None:
-    one, other = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
-    adam, sgd = torch.optim.Adam([one], lr=0.25), torch.optim.SGD([other], lr=0.5)
-    states = watched(adam)
-    watched(sgd, states)
-    for _ in range(3):
-        step(states, adam)
-        step(states, sgd)
-    del adam, sgd
-    last = states.last()
-    assert last is not None
-    assert (last["optimizer_steps"], last["lr"]) == (3, [0.25, 0.5])
-    states.give_up()  # another one came
-    last = states.last()
-    assert last is not None
-    assert (last["optimizer_steps"], last["lr"]) == (None, [])
-
-
 @pytest.mark.parametrize("sizes", [[1], [MOST_VALUES], [10_000], [7, 1, 0, 5000], [3] * 1000])
 def test_the_values_are_few_and_from_all_of_the_parameters(sizes: list[int]) -> None:
     parameters = [torch.nn.Parameter(torch.arange(size) + 10_000.0 * k) for k, size in enumerate(sizes)]

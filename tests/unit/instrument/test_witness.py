@@ -148,10 +148,10 @@ def test_an_own_run_says_what_became_of_its_batches(tmp_path: Path, torch: str) 
     assert "FLOPs          3.2e-08 GFLOP per sample" in err  # 2 x 8 forward, and as many for the weights
     assert "samples/s" not in err  # nothing is timed
     assert [(place["passes"], place["passes_that_train"]) for place in whole["places"]] == [(2, 2), (2, 0)]
-    longer, out, err = told("9")
-    assert (longer["steps"], "trained" in out) == (WITNESS_STEPS, False)
-    assert "exit code 0" in err
     if torch == "newest":
+        longer, out, err = told("9")
+        assert (longer["steps"], "trained" in out) == (WITNESS_STEPS, False)
+        assert "exit code 0" in err
         failed, _, err = told("1", "fail")
         assert failed["steps"] == 50
         assert "MemoryError" in err

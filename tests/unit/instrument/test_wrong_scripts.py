@@ -140,15 +140,6 @@ def test_without_set_epoch_every_epoch_has_the_same_order(warm: Warm, tmp_path: 
     assert "call sampler.set_epoch(epoch) at the beginning of each epoch" in words(ran)
 
 
-@pytest.mark.parametrize("how", ["fsdp1 flat", "fsdp1 original"])
-def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str) -> None:
-    ran = judged(warm, tmp_path, how)
-    assert ran.record.failure is None
-    assert ran.verdict.is_open
-    (check,) = [check for check in ran.record.checks if check.kind == "equal parameters"]
-    assert check.measured == "sharded over 2 ranks"
-
-
 def test_a_pipeline_is_not_checkable_and_its_samples_are_those_of_the_first_stage(warm: Warm, tmp_path: Path) -> None:
     ran = judged(warm, tmp_path, "", script="pipeline.py")
     assert ran.record.failure is None, ran.record.failure
@@ -161,14 +152,6 @@ def test_a_pipeline_is_not_checkable_and_its_samples_are_those_of_the_first_stag
     assert [rank.samples for rank in ran.record.ranks] == [24 * 16, 0]
     assert (ran.record.fingerprint.batch_per_gpu, ran.record.fingerprint.global_batch) == (8, 16)
     assert ran.record.flops is None or ran.record.flops.of_model is None
-
-
-def test_uneven_inputs_within_join_are_measured_to_the_end_of_the_shortest_rank(warm: Warm, tmp_path: Path) -> None:
-    ran = judged(warm, tmp_path, "", script="uneven.py")
-    assert ran.record.failure is None, ran.record.failure
-    assert ran.verdict.is_open
-    assert [rank.steps for rank in ran.record.ranks] == [24, 24]
-    assert any(remark.kind == "uneven inputs" for remark in ran.record.remarks)
 
 
 MEANT = {  # epochs, remark

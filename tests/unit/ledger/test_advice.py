@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ddp_ladder.ledger.advice import advice, terminal_lines
 from ddp_ladder.ledger.jobs import JobRow, specs_digest
 from ddp_ladder.plan.plan import Plan, ScaleJob
@@ -51,20 +50,6 @@ def test_a_time_limit_that_is_far_too_long() -> None:
     assert told(plan(runtime_min=20), rows(long)) == {}
     where = "stages.stage1.runtime: 20 in config.yaml"
     assert advice(long, rows(long))[0] == f"time: 1x1 asked 240 min, took 12 min 00 s: {where}"
-
-
-@pytest.mark.parametrize(
-    "change", [{"state": "TIMEOUT"}, {"state": "OUT_OF_MEMORY"}, {"runs_ok": 0}, {"specs": "0"}, {"kind": "preflight"}]
-)
-def test_only_good_jobs_of_the_same_runs_count(change: dict[str, Any]) -> None:
-    long = plan(runtime_min=240)
-    assert told(long, rows(long, **change)) == {}
-
-
-def test_a_scale_that_was_not_measured_may_need_more() -> None:
-    long = plan(runtime_min=240, scales=("1x1", "1x2", "1x4"))
-    assert told(long, rows(long)[:2]) == {"stages.stage1.runtime": 20}
-    assert told(long, rows(long)) == {"stages.stage1.runtime": 20, "stages.stage2.runtime": 20}
 
 
 def test_a_job_that_kept_runs_does_not_show_how_long_all_take() -> None:

@@ -30,7 +30,6 @@ from ddp_ladder.ledger.jobs import (
     starts_of,
     update,
 )
-from ddp_ladder.preflight.result import BadNode, add_bad_node, bad_nodes_file, error
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.jobs import JobState
 from make_jobs import BEGUN_S, JOB, write_job
@@ -113,18 +112,6 @@ def test_a_job_that_sacct_knows(results: Path, sacct: Known) -> None:
     assert row.gpu_hours_training == pytest.approx(row.training_s / 3600 * 2)
 
 
-def test_the_job_of_a_bad_node_has_it_also_if_it_was_listed_later(results: Path, sacct: Known) -> None:
-    """Someone may look at the table between the end of the job and the list."""
-    write_job(results)
-    sacct[JOB] = of_slurm()
-    assert the_row(results).bad_node is None
-    found = error("it left no answer", "an answer", "look at it", "node2")
-    add_bad_node(results, BadNode(node="node2", scale="1x2", job=JOB, at="now", findings=(found,)))
-    assert the_row(results).bad_node == "node2"
-    bad_nodes_file(results).unlink()  # the node is repaired
-    assert the_row(results).bad_node == "node2"
-
-
 def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None:
     write_runs(results)
     write_job(results)
@@ -132,15 +119,6 @@ def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None
     assert (row.source, row.state, row.elapsed_s, row.runs_ok) == ("none", "ENDED", 100, 2)
     assert (row.gpus, row.queue_wait_s) == (2, None)
     assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
-
-
-def test_runs_that_were_kept_from_an_earlier_job_do_not_count(results: Path, sacct: Known) -> None:
-    first, _ = write_runs(results)
-    belongs_to(first, "40")
-    write_job(results)
-    row = the_row(results)
-    assert (row.runs_measured, row.runs_planned) == (1, 2)
-    assert row.startup_s + row.training_s == pytest.approx(RUN_S)
 
 
 @pytest.mark.parametrize(("job_id", "preflight_s"), [(JOB, 7), ("40", 0)])

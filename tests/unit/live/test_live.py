@@ -12,7 +12,7 @@ from ddp_ladder.common.files import write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.live import status
 from ddp_ladder.live.screen import picture
-from ddp_ladder.live.status import MOST_NODES, LadderState, Reader
+from ddp_ladder.live.status import LadderState, Reader
 from ddp_ladder.plan.plan import WitnessLimits
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, write_job_end
@@ -87,19 +87,6 @@ def test_a_run_that_follows_its_batches_is_shown_while_it_goes_on(tmp_path: Path
     assert "1x1 witness of default starting: each batch is followed" in shown(Reader(tmp_path).read())
     write_json(run.progress, progress_of(40))
     assert "1x1 witness of default step 40: each batch is followed" in shown(Reader(tmp_path).read())
-
-
-def test_of_many_nodes_those_that_do_least_come_first_and_the_others_are_looked_at_in_turn(tmp_path: Path) -> None:
-    plan = climb_to(tmp_path, ("1x1", "40x1"), "40x1", repeats=2)
-    idle = run_of(tmp_path, plan.jobs[1].runs[1]).samples(37)
-    idle.write_text(idle.read_text().replace("0.25", "0.01"))
-    reader = Reader(tmp_path)
-    reader.read()
-    looked_at = opened_by(reader.read, tmp_path)
-    assert len({path for path in looked_at if path.suffix == ".csv"}) == MOST_NODES
-    text = shown(reader.read())
-    assert "seen node37 1 %" in text
-    assert "and 8 busier nodes" in text
 
 
 def opened_by(read: Callable[[], LadderState], below: Path) -> list[Path]:

@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import sha256
-from ddp_ladder.plan.plan import Plan, chain_plan, make_plan
-from ddp_ladder.plan.short_runs import with_batch, witness_key, witness_runs
+from ddp_ladder.plan.plan import Plan, make_plan
+from ddp_ladder.plan.short_runs import witness_key, witness_runs
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.settings.keys import Stage
-from ddp_ladder.settings.terms import Scale
-from test_plan import from_1x2, run_of, settings
-
-
-class Production(Stage):
-    name = "production"
+from test_plan import run_of, settings
 
 
 def variants_of(plan: Plan) -> list[str]:
@@ -82,29 +76,6 @@ def test_another_content_of_the_script_asks_for_another_run(tmp_path: Path, monk
     assert witness_runs(plan)[0].key != before.key
     module = run_of(make_plan(settings(workload={"script": "-m train"})), "default/weak/1x1/r1")
     assert witness_key(module, "a", 1) == witness_key(module, None, 1)
-
-
-@pytest.mark.parametrize("first_size", [1, 2])
-@pytest.mark.parametrize("workload", [{}, {"global_batch": 1024}])
-def test_one_key_is_that_of_every_scale_and_mode(first_size: int, workload: dict[str, Any]) -> None:
-    modes = ["strong"] if workload else ["weak", "strong"]
-    given = (settings if first_size == 1 else from_1x2)(workload=workload, modes=modes)
-    plan = make_plan(given)
-    assert len({run.batch_per_gpu for run in plan.runs}) > 1 or workload
-    assert len({witness_key(run, None, first_size) for run in plan.runs}) == 1
-
-
-def test_off_makes_none_and_programs_that_are_not_measured_have_none() -> None:
-    assert witness_runs(make_plan(settings(measure={"witness_steps": "off"}))) == ()
-    assert witness_runs(make_plan(settings(workload={"throughput_regex": "rate: (.*)"}))) == ()
-    stage = Production.model_validate({"scales": ["1x2"], "runtime": 5})
-    assert witness_runs(chain_plan(settings(), stage, Scale(1, 2), "weak", "results/production")) == ()
-
-
-def test_the_chosen_batch_asks_for_its_own_run() -> None:
-    plan = make_plan(settings(workload={"batch_per_gpu": {"from": 8, "to": 512}}))
-    keys = {witness_runs(each)[0].key for each in (plan, with_batch(plan, 64), with_batch(plan, 128))}
-    assert len(keys) == 3
 
 
 def test_a_plan_says_what_they_are_and_how_long_they_take_at_most() -> None:

@@ -106,17 +106,6 @@ def test_a_figure_is_promised_for_what_was_measured(keys: dict[str, Any], measur
     assert production.measured in text
 
 
-def test_of_renamed_results_the_field_that_differs_is_named() -> None:
-    given = settings(production={"unproven": False}, results="old", workload={"args": [*ARGS, "--out", "{run_dir}"]})
-    climbed(given)
-    Path("old").rename("new")
-    for scale, what in (("1x2", "1x2 was not measured"), ("recommended", "no scale is recommended yet")):
-        changed = given.experiment.production.replace(scale=scale)
-        other = given.experiment.replace(results="new", production=changed)
-        with pytest.raises(UserError, match=rf"{what} with these settings: .* by the place of the results"):
-            begun(Settings(other, given.site))
-
-
 def test_a_rehearsal_holds_for_another_place_and_of_another_script_both_values_are_named() -> None:
     given = settings(workload={"directory": "{run_dir}"})
     results = Path(given.experiment.results)

@@ -14,7 +14,6 @@ from ddp_ladder.production.asked import SAVE, STOP, forget, stop
 from ddp_ladder.production.chain import End, Link, decide, expected_end_s
 from ddp_ladder.production.slower import (
     AGAIN_S,
-    COLUMNS,
     Promise,
     SpeedWatch,
     Window,
@@ -23,7 +22,6 @@ from ddp_ladder.production.slower import (
     last_window,
     read_windows,
     row_of,
-    signs_of_nodes,
 )
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, SlowFile
 from hypothesis import given
@@ -50,15 +48,6 @@ def test_a_slow_window_says_what_a_step_was_made_of() -> None:
     assert in_words(window, nodes, 2) == f"{words} least"
     unknown = in_words(replace(window, exposed_comm_s=None, waits_least=None), nodes, 2)
     assert unknown == "a step takes 138 ms, of which 41.0 ms data wait, exposed communication is not known"
-
-
-def test_the_samples_of_a_node_show_its_clocks() -> None:
-    reasons = {"n1": "none", "n2": "power_cap+thermal", "n3": "power_cap"}
-    cells = {node: {"gpu0_throttle_reasons": cell} for node, cell in reasons.items()}
-    samples = {"n1": {"gpu0_sm_clock_mhz": 1980.0}, "n2": {"gpu0_sm_clock_mhz": 1200.0}, "n3": {}}
-    samples["n4"] = {"gpu0_sm_clock_mhz": 1980.0}
-    found = ["n2: GPU throttled (thermal)", "n2: SM clock 1200 MHz, 1980 MHz elsewhere"]
-    assert signs_of_nodes(cells, samples) == found
 
 
 class Watched:
@@ -148,16 +137,6 @@ def test_memory_that_would_fill_a_gpu_before_the_link_ends_is_said(tmp_path: Pat
         watched.minute(1000.0)
     (line,) = watched.said
     assert line.startswith(f"production 1x2 link 3: the memory of GPU 0 of {about.node} grows by ")
-
-
-def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path: Path) -> None:
-    path = tmp_path / "windows.csv"
-    for k in range(200):  # more than the tail that is read
-        append_row(path, row_of(k, "8", Window(1.0, 61.0, 5, None, 12.0, 0.1, None), None))
-    assert path.read_text().splitlines()[:2] == [",".join(COLUMNS), "0,8,1.0,61.0,5,,12.0,0.1,,"]
-    last = last_window(path)
-    assert last is not None
-    assert (last.link, last.samples_per_s) == (199, None)
 
 
 def test_a_line_that_was_cut_costs_only_itself_and_a_pipe_stops_nobody(tmp_path: Path) -> None:

@@ -83,12 +83,3 @@ def test_twenty_variants_with_long_names_fit_the_terminal_and_one_table_of_the_p
     assert re.search("1x1 weak</th>\\s*<td[^>]*>fast<", rows)
     assert HOSTILE not in (tmp_path / "report/scaling.md").read_text()
     assert len(pd.read_csv(tmp_path / "report/comparison.csv")) == 60
-
-
-def test_one_variant_has_no_section_and_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_report(replace(ladder(["default"], ["1x1"]), directory=tmp_path), TODAY)
-    assert 'id="variants"' not in (tmp_path / "report/index.html").read_text()
-    assert not list(tmp_path.glob("report/comparison*"))
-    results = write_results(tmp_path / "results", ["default"])
-    assert compare.main(["--results", str(results)]) == 1
-    assert "there is one variant: nothing to compare\n  next     add `variants`" in capsys.readouterr().err

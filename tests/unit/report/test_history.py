@@ -13,7 +13,6 @@ from ddp_ladder.analysis.comparison import (
     ALIKE,
     FIRST,
     NO_CHANGE,
-    NO_COMPARISON,
     OTHER_PLATFORM,
     SLOWER,
     UNLIKE,
@@ -23,7 +22,6 @@ from ddp_ladder.analysis.comparison import (
 )
 from ddp_ladder.archive.archive import make_archive, unpack
 from ddp_ladder.archive.names import Names
-from ddp_ladder.measuring.fingerprint import UNREAD
 from ddp_ladder.report.comparison import history_csv, history_text
 from ddp_ladder.settings.load import OF_NO_SITE
 from make_records import make_record, make_specs, repeated
@@ -76,12 +74,6 @@ def test_what_changed_is_named_and_another_training_has_no_ratio() -> None:
     assert "autocast_dtype" in [name for name, _, _ in other.changed]
 
 
-def test_a_field_that_could_not_be_read_is_not_like_for_like() -> None:
-    entry = histories([ladder("2026-01-01"), ladder("2026-02-01", unread=("torch",))])[0].entries[1]
-    assert (entry.found, entry.ratio) == (UNLIKE, None)
-    assert entry.changed[0][2] == UNREAD
-
-
 def test_the_table_of_the_terminal_and_the_csv_have_the_same_points() -> None:
     found = histories(LADDERS)
     rows = list(csv.DictReader(io.StringIO(history_csv(found))))
@@ -93,14 +85,6 @@ def test_the_table_of_the_terminal_and_the_csv_have_the_same_points() -> None:
     assert re.search(r"2x4 weak +2026-06-02 +lumi +5,600 \(700 per GPU\) .* 0\.800 \[.*\] +slower +torch: ", text)
     assert "nccl: 2.27.3 → 2.21.5" in " ".join(text.split())
     assert text.count(NO_CHANGE) == 1 + 2 * len(RATES)  # the last words explain it
-
-
-def test_without_a_comparison_there_is_no_verdict() -> None:
-    found = histories([ladder("2026-03-01"), ladder("2026-06-02", 0.45, autocast_dtype="float16", torch="2.5.1")])
-    why = f"{NO_COMPARISON}: autocast_dtype bfloat16 → float16"
-    rows = list(csv.DictReader(io.StringIO(history_csv(found))))
-    assert [row["verdict"] for row in rows] == [FIRST, why] * len(RATES)
-    assert history_text(found).count(NO_COMPARISON) == len(RATES)
 
 
 def test_archives_and_directories_of_one_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,13 +81,6 @@ def test_each_mode_has_its_rows_and_strong_efficiency_is_only_of_strong_scaling(
     ]
 
 
-def test_what_is_not_known_is_a_mark() -> None:
-    (mark,) = milestone_table(view_of(), EUROHPC)
-    assert f"[FILL IN: a row for each milestone: {', '.join(EUROHPC)}|" in mark.text
-    assert "report.runs" in mark.text
-    assert rows(view_of(samples=1e6), EUROHPC)[0]["runs"].startswith("[FILL IN: the number of runs|")
-
-
 def test_reserve_restarts_and_waits_are_said_as_measured() -> None:
     view = view_of(samples=1e6, runs=2)
     jobs = tuple(make_row(queue_wait_s=wait_s) for wait_s in (30.0, 600.0, 60.0))

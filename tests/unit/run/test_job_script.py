@@ -89,12 +89,6 @@ def test_golden(name: str) -> None:
     assert TEXTS[name] == (GOLDEN / f"job_{name}.sh").read_text()
 
 
-@pytest.mark.parametrize("scale", ["1x4", "2x4"])
-def test_a_rank_has_a_core_also_where_there_are_fewer_than_gpus(scale: str) -> None:
-    text = text_of(spec_of(scale, launcher="srun"), cpus=3)
-    assert re.findall("--cpus-per-task=[0-9]+", text) == ["--cpus-per-task=1"] * 2
-
-
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
     """SC2016: single quotes on purpose, for the trap and in hostile values. SC1090: which file defines `module`."""
     by_node = text_of(spec_of("2x1", interface={"node01": "ens1f1"}, directory="results/runs/default/weak/2x1/r1/work"))
@@ -230,18 +224,6 @@ def test_arguments_that_torchrun_could_take_for_its_own_arrive(
     measured = subprocess.run(process.argv, env=env, capture_output=True, text=True, check=False, timeout=300)
     for done in (of_script, measured):
         assert f"seen {' '.join(SHORT_FOR_TORCHRUNS)}\n" in done.stdout, done.stderr
-
-
-def test_each_start_has_a_working_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path, 'test ! -e seen && touch seen && echo "$1"')
-    run = tmp_path / "runs/default/weak/1x1/r1"
-    spec = make_spec(launcher="srun", python="./my python", directory="runs/default/weak/1x1/r1/work/x")
-    for starts in (1, 2):
-        done = run_here(spec, tmp_path, monkeypatch)
-        assert (done.returncode, done.stdout) == (0, f"{tmp_path}/{spec.script}\n"), done.stderr
-        assert len(list(run.glob("work-*/x/seen"))) == starts
-    assert run_here(spec.replace(directory="shared"), tmp_path, monkeypatch).returncode == 0
-    assert (tmp_path / "shared/seen").exists()
 
 
 def test_without_slurm_ranks_of_srun_get_its_variables_and_one_that_fails_fails_the_script(

@@ -77,11 +77,6 @@ def joined(results: Path, scale: str, **texts: str) -> RunDirectory:
     return run
 
 
-def test_parts_follow_each_other_in_the_order_of_the_nodes(tmp_path: Path) -> None:
-    run = joined(tmp_path, "3x1", node0__log="a\n", node1__log="", node2__log="c\n", srun__log="slow\n")
-    assert run.log.read_text() == "==== srun ====\nslow\n==== node 0 ====\na\n==== node 2 ====\nc\n"
-
-
 def test_logs_that_are_too_long_together_give_their_heads_and_tails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

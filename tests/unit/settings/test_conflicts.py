@@ -173,15 +173,6 @@ FIXED = ('"{batch_per_gpu}"]\n  batch_per_gpu: 32', '"{accumulation}"]\n  batch_
 ONLY_STRONG, THREE_NODES = ("[weak]", "[strong]"), ("[2x1]", "[2x1, 3x1]")
 
 
-def test_a_fixed_global_batch_fits_every_scale() -> None:
-    assert problems(FIXED, ONLY_STRONG, THREE_NODES) == ""
-    for wanted, nearest in (("200", "192 or 384"), ("64", "192")):
-        said = problems(FIXED, ONLY_STRONG, THREE_NODES, ("global_batch: 192", f"global_batch: {wanted}"))
-        assert said.startswith("config/config.yaml, line 5: workload.global_batch: no multiple of batch_per_gpu x GPUs")
-        assert f"  allowed  a multiple of 192, which fits every scale; nearest: {nearest}\n" in said
-    assert "32 x 3 at 3x1\n  found    64\n" in said
-
-
 def test_a_fixed_global_batch_contradicts_weak_mode_and_must_reach_the_script() -> None:
     said = problems(FIXED, STRONG)
     assert said.startswith("config/config.yaml, line 5: workload.global_batch: weak mode lets the global batch grow")
@@ -191,13 +182,6 @@ def test_a_fixed_global_batch_contradicts_weak_mode_and_must_reach_the_script() 
     said = problems(FIXED, ONLY_STRONG, ("{accumulation}", "2"))
     assert said.startswith("config/config.yaml, line 3: workload.args: global_batch asks for accumulated batches")
     assert problems(FIXED, ONLY_STRONG, ("{accumulation}", "{global_batch}")) == ""
-
-
-def test_strong_mode_without_a_batch_placeholder() -> None:
-    variants = 'default: {}\n  told: {args: ["{global_batch}"]}\n  env: {env: {B: "{batch_per_gpu}"}}\n  b: {}'
-    said = problems(STRONG, ("{batch_per_gpu}", "32"), ("default: {}", variants))
-    assert said.startswith("config/config.yaml, line 3: workload.args: strong mode changes the batch per GPU")
-    assert "no batch placeholder in the arguments and the environment of default, b\n" in said
 
 
 def test_a_batch_that_is_searched_has_to_reach_the_script_and_to_be_divided_in_strong_mode() -> None:
