@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -201,18 +201,6 @@ class Cluster:
         """Connect or disconnect a node's network link."""
         assert self.head is not None
         machines.ip(self.head, f"link set {name} {'up' if up else 'down'}")
-
-    @contextlib.contextmanager
-    def hosts_line(self, node: str, old: str, new: str) -> Iterator[None]:
-        """Change a line of a node's /etc/hosts, in place, as it is mounted there."""
-        file = self.root / "hosts" / node
-        before = file.read_text()
-        assert old in before
-        file.write_text(before.replace(old, new))
-        try:
-            yield
-        finally:
-            file.write_text(before)
 
     def daemon(self, name: str, argv: Sequence[str], node: str | None = None, **environment: str) -> None:
         """Start a daemon in the cluster's process tree; its output goes to log/, its exit code to exits/."""

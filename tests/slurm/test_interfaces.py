@@ -83,17 +83,3 @@ def test_a_wrong_name_on_one_node_is_named_with_key_and_node(ethernet: Cluster, 
     why = "node 4 (node5): network.interface: no interface ens1f7 with an IPv4 address on node5; there are lo, ens1f0"
     assert (failure["verdict"], failure["why"]) == ("software or network could not be set up", why)
     assert "network.interface in cluster.yaml" in failure["next"]
-
-
-def test_a_name_that_the_first_node_does_not_know(ethernet: Cluster, tmp_path: Path) -> None:
-    checkout = copy_project(tmp_path)
-    prepare(checkout, MEETING, "6x1", site("auto"))
-    asked = ["getent", "hosts", "node2"]
-    with ethernet.hosts_line("node1", f"{ethernet.addresses['node2']} node2\n", ""):
-        climb(ethernet, checkout)
-        assert ethernet.run(asked, node="node1", check=False).stdout == ""  # as the advice says
-    failure = checkout.record("default/weak/6x1/r1")["failure"]
-    assert failure["why"].startswith("node1 has no address for the name node2: ")
-    assert "`getent hosts node2`" in failure["next"]
-    assert "network.interface" not in failure["next"]
-    assert ethernet.run(asked, node="node1").stdout.split()[0] == ethernet.addresses["node2"]

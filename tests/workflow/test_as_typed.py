@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import subprocess
 
 from make_runs import write_ladder
@@ -27,28 +25,6 @@ def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout) -> None:
     assert "At most 0.25 process hours from here" in plan
     assert "loop.py 16 gr\\xf6\\xdfe" in plan
     assert not checkout.results.exists()
-
-
-def test_a_dry_run_of_a_rehearsal_shows_it(checkout: Checkout) -> None:
-    checkout.configure(production={"rehearse_s": 90})
-    planned = checkout.snakemake("rehearsal", "--dry-run")
-    assert planned.returncode == 0, planned.stdout
-    assert "rehearsal\n  scale      1x2: 1 node, 2 ranks\n" in planned.stdout
-    assert "SIGUSR1 after 1 min 30 s" in planned.stdout
-    assert "rule " not in planned.stdout
-
-
-def test_a_guides_experiment_is_scaled_down_as_its_comment_says(checkout: Checkout) -> None:
-    """One that asks for NCCL, and has no second stage. tests/unit/settings/test_experiments.py has the plans."""
-    file = checkout.path / "config/experiments/ethernet6-mlp.yaml"
-    command = re.search(r"On a laptop, scaled down:\n# +snakemake (.+)", file.read_text())
-    assert command is not None
-    planned = checkout.snakemake(*shlex.split(command[1]), "--dry-run")
-    assert planned.returncode == 0, planned.stdout
-    scales = [line.split()[1] for line in planned.stdout.splitlines() if re.match(r"stage\d  \dx\d ", line)]
-    assert scales == ["1x1", "1x2", "2x1"]
-    assert "--backend gloo" in planned.stdout
-    assert "nccl" not in planned.stdout
 
 
 def test_compares_variants_as_typed(checkout: Checkout) -> None:

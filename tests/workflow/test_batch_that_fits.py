@@ -48,26 +48,6 @@ def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it(checkout: Chec
     assert (checkout.results / "fit/1x1.json").stat().st_mtime_ns == found
 
 
-def test_another_failure_ends_the_search_with_its_cause_and_the_next_one_goes_on(checkout: Checkout) -> None:
-    configure(checkout)
-    bad, broken = "raise ValueError('32 is not my number')", checkout.path / "broken"
-    checkout.without_torch(
-        f"{HUNGRY}\nimport os\nif int(sys.argv[1]) == 32 and os.path.exists({str(broken)!r}): {bad}\n"
-    )
-    broken.touch()
-    checkout.climb("stage1")
-    failure = checkout.record("default/weak/1x1/r1")["failure"]
-    assert failure["why"].startswith("the trial of batch 32 failed: the script raised an exception")
-    assert "ValueError: 32 is not my number" in failure["why"]
-    assert not (checkout.results / "fit/1x1.json").exists()
-    broken.unlink()
-    done = checkout.climb("stage1")
-    assert done.returncode == 0, done.stdout
-    assert "searching the batch per GPU from 8 to 512, with 2 trials of an earlier job" in done.stdout
-    assert "batch 16 per GPU" not in done.stdout
-    assert "batch 32 per GPU: fits" in done.stdout
-
-
 @dataclass(frozen=True)
 class MemoryGroup:
     """A control group of the kernel with a limit of memory, as Slurm makes one of a job. Commands start in it."""

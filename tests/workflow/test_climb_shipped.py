@@ -37,6 +37,7 @@ def shipped(module_checkout: Callable[[], Checkout]) -> Climbed:
     args = config["workload"]["args"]
     args[args.index("--epochs") + 1] = 10
     config["repeats"] = 1
+    config["preflight"] = {"enabled": False}  # its tests switch it on
     config["monitor"] = {"every_s": 0.25}  # so that the shortest training has samples
     file.write_text(yaml.safe_dump(config))
     return checkout, checkout.snakemake("--profile", "profiles/local")

@@ -118,13 +118,6 @@ def snapshot(directory: Path) -> dict[Path, tuple[int, int]]:
     return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
 
 
-def test_without_a_plan_one_picture_is_an_error(tmp_path: Path) -> None:
-    done = subprocess.run([*WATCH, "--results", tmp_path / "results"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"{tmp_path}/results/plan.json: there is no plan here\n  next     ")
-    assert not (tmp_path / "results").exists()
-
-
 def test_a_view_of_what_an_earlier_start_left_waits_for_the_next_one_and_of_a_finished_ladder_ends(
     tmp_path: Path,
 ) -> None:

@@ -47,7 +47,7 @@ def sample():
 
 
 def pause():
-    if kind == "validate" and rank == 0 or kind == "all in eval mode":
+    if kind == "validate" and rank == 0:
         validate()
     if kind == "save" and rank == 0:
         torch.save([model.state_dict(), Slow()], io.BytesIO())
@@ -90,7 +90,6 @@ dist.destroy_process_group()
 DOES = {
     "validate": ("validates", VALIDATION),
     "save": ("saves", SAVING),
-    "all in eval mode": ("validates", VALIDATION),
     "sample": (ELSE, BESIDE),
     "sample, then a barrier": (ELSE, BESIDE),
 }

@@ -198,19 +198,6 @@ def test_a_dry_run_of_a_part_shows_snakemakes_list(elsewhere: Path, project: Che
         assert "The plan for site" not in listed
 
 
-def test_graph_and_statistics_have_the_rules_that_measured(elsewhere: Path, project: Checkout) -> None:
-    graph = of_climb(project, elsewhere, "--rulegraph")
-    assert {"measure_stage1", "measure_stage2"} <= {*re.findall(r'label = "(\w+)"', graph)}
-    of_climb(project, elsewhere, "--report", "report.html")
-    rules = value_in((elsewhere / "report.html").read_text(), "rules")
-    assert {"measure_stage1", "measure_stage2"} <= rules.keys()
-
-
-def test_touching_says_that_there_is_nothing_to_touch(elsewhere: Path, project: Checkout) -> None:
-    told = of_climb(project, elsewhere, "--touch", "--cores", "1").splitlines()
-    assert told[-1].startswith("nothing to touch: ")
-
-
 def test_a_target_that_there_is_not(elsewhere: Path, project: Checkout) -> None:
     done = Checkout(elsewhere).snakemake(*mine(project, elsewhere), "-n", "new-site")
     first, allowed, advice = done.stdout.splitlines()[-3:]

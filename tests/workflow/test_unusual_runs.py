@@ -91,26 +91,6 @@ def test_an_attempt_never_finds_what_the_one_before_it_left(checkout: Checkout) 
     assert (record["ranks"][0]["steps"], record["remarks"]) == (320, [])
 
 
-SAVES = f"""
-import os, sys
-if not os.path.exists(sys.argv[2]):
-    open(sys.argv[2], "w").close()
-    sys.exit(75)
-{NO_TORCH}"""
-
-
-def test_the_attempt_after_one_that_saved_its_state_goes_on(checkout: Checkout) -> None:
-    """It may make fewer steps than a repeat that was not interrupted. test_agent.py has the signal and two ranks."""
-    workload = {"script": "loop.py", "args": ["{batch_per_gpu}", "{run_dir}/saved"], "batch_per_gpu": 16}
-    checkout.configure(workload=workload, stages=ONE_STAGE)
-    checkout.without_torch(SAVES)
-    assert checkout.climb("stage1").returncode == 1
-    assert checkout.record(RUNS[0])["failure"]["verdict"] == "stopped by a signal, saved its state"
-    climbed = checkout.climb("stage1")
-    assert climbed.returncode == 0, climbed.stdout
-    assert checkout.record(RUNS[0])["fingerprint"]["goes_on"]
-
-
 def test_a_directory_that_cannot_be_made_is_reported_with_its_key(checkout: Checkout) -> None:
     checkout.configure(
         workload={"script": "loop.py", "args": [16], "batch_per_gpu": 16, "directory": "/proc/none/here"}
