@@ -40,7 +40,7 @@ def main(arguments: Namespace) -> int:
         notify(line)
     for finding in verdict.judged:
         outcome = "pass" if finding.ok else "FAIL"
-        print(f"{outcome}  {finding.in_words}; wanted {finding.wanted}")
+        print(f"{outcome}  {finding.line}")
     if not verdict.is_open:
         print(closed_box(verdict))
     print(f"written: {path}")

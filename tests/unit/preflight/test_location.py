@@ -22,7 +22,7 @@ from ddp_ladder.preflight.collectives import (
 )
 from ddp_ladder.preflight.directory import unfinished
 from ddp_ladder.preflight.nodes import node_findings
-from ddp_ladder.preflight.result import finding_line, is_of_hardware, most_at_once
+from ddp_ladder.preflight.result import is_of_hardware, most_at_once
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder_probe.pairs import checks, neighbours
@@ -43,7 +43,7 @@ def names(nodes: int) -> list[str]:
 def places(findings: Iterable[Finding]) -> Found:
     found = [*findings]
     assert len(found) == len({finding.kind for finding in found})  # one finding for each cause
-    assert all(len(finding_line(finding)) < 1500 for finding in found)
+    assert all(len(finding.line) < 1500 for finding in found)
     return {(finding.kind, finding.place) for finding in found}
 
 

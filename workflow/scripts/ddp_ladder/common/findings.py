@@ -7,7 +7,7 @@ Whoever examines something makes one. The two other forms are ``records.record.F
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import Field
 
@@ -81,11 +81,14 @@ class Finding(Model):
         """Return what was measured, with the place in front unless it is named already."""
         return self.measured if self.measured.startswith(self.place) else f"{short_list(self.place)}: {self.measured}"
 
+    @property
+    def line(self) -> str:
+        """Return all of it for a terminal or a log: ``node7: 1 GPU; wanted 4 GPUs; next: leave node7 out``."""
+        wanted, next_step = self.wanted and f"wanted {self.wanted}", self.next and f"next: {self.next}"
+        return "; ".join(filter(None, (self.in_words, wanted, next_step)))
 
-OneFinding = TypeVar("OneFinding", bound=Finding)
 
-
-def deciding(findings: Iterable[OneFinding]) -> OneFinding | None:
+def deciding(findings: Iterable[Finding]) -> Finding | None:
     """Return the finding that decides: the first error; None if there is none. Who examines puts causes first."""
     return next((finding for finding in findings if not finding.ok), None)
 

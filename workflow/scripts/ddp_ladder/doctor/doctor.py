@@ -41,7 +41,7 @@ from ddp_ladder.common.files import (
     nearest,
     write_atomically,
 )
-from ddp_ladder.common.findings import DoctorKind, Finding, Severity
+from ddp_ladder.common.findings import DoctorKind, Finding, Severity, deciding
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError, columns, fitted, notify, printable
 from ddp_ladder.node.launch import Places, addresses
@@ -180,10 +180,7 @@ def wrappers(plan: Plan, base_env: Mapping[str, str]) -> Iterator[Finding]:
         notify(f"trying the wrapper {template[0]}; a profiler may take up to a minute")
         with TemporaryDirectory() as directory:
             trial = try_wrapper(template, spec, Places(Path.cwd(), Path(directory)), env, IMPORT_WITHIN_S)
-        found = [
-            not_passed(finding.severity, "wrapper", finding.measured, finding.next)
-            for finding in wrapper_findings(trial)
-        ]
+        found = [finding.replace(kind="wrapper") for finding in wrapper_findings(trial)]
         yield from found or [passed("wrapper", trial.program)]
 
 
@@ -296,7 +293,7 @@ def has_slurm() -> bool:
 
 def failed(sections: Collection[FindingGroup]) -> bool:
     """Return True if a finding is a FAIL, not only a warning."""
-    return any(finding.severity == "error" for _, findings in sections for finding in findings)
+    return deciding(finding for _, findings in sections for finding in findings) is not None
 
 
 def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:

@@ -269,11 +269,6 @@ def pairs_tested(result: PreflightResult) -> str:
     return f"{number} of {len(result.nodes)}" if result.pairs else DASH
 
 
-def finding_line(finding: Finding) -> str:
-    """Return a finding as one line."""
-    return f"{finding.severity.upper()} {finding.in_words}; wanted {finding.wanted}; next: {finding.next}"
-
-
 SUPPORT = "tell the site's support; once it is repaired, delete it from {file}"
 
 

@@ -20,7 +20,7 @@ from typing import Literal
 
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, read_as, readable, write_json
-from ddp_ladder.common.findings import Finding, Severity
+from ddp_ladder.common.findings import Finding, Severity, deciding
 from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
@@ -386,9 +386,7 @@ def _doubt(record: Record, end: End) -> Failure | None:
     unknown = UNEQUAL_WHERE_CUT if end in ("time limit", "failed") else ()
     if not all(rank.parameters for rank in ranks):
         unknown = (*unknown, "equal parameters")
-    bad = next(
-        (each for each in record.checks if not each.ok and each.kind in CLOSED and each.kind not in unknown), None
-    )
+    bad = deciding(each for each in record.checks if each.kind in CLOSED and each.kind not in unknown)
     if bad is None:
         return None
     if record.failure is not None and record.failure.kind is None:

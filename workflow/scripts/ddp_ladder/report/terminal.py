@@ -102,10 +102,7 @@ def _figure(column: Column, point: ScalePoint) -> str:
 def _notes(points: Sequence[ScalePoint]) -> list[str]:
     """Return the notes and findings below the table; equal ones are shown once, with all their scales."""
     several = len({(point.mode, point.variant) for point in points}) > 1
-    findings = [
-        (scale_names(where, several), f"{finding.in_words}; next: {finding.next}")
-        for finding, where in findings_across_scales(points)
-    ]
+    findings = [(scale_names(where, several), finding.line) for finding, where in findings_across_scales(points)]
     lines = [""]
     for where, note in (*scale_notes(points, several), *findings):
         lines += textwrap.wrap(f"{where}: {note}", width(), initial_indent="  ", subsequent_indent="    ")

@@ -26,7 +26,7 @@ from ddp_ladder.ledger.jobs import Kind, accounted
 from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, WRAPPER_DIRECTORY, Plan, RunSpec, ScaleJob
-from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, outcome
 from ddp_ladder.records.raw_files import RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, Failure, LeftOut, Record, write_record
@@ -281,7 +281,7 @@ def failed_preflight(context: Context) -> Advice | None:
     result = run_preflight(context)
     for finding in result.findings:
         # Each line begins with the scale: the lines of a job on Slurm are found by that.
-        context.console.say(f"{context.label}: {finding_line(finding)}")
+        context.console.say(f"{context.label}: {finding.severity.upper()} {finding.line}")
     failed = result.failure
     return None if failed is None else Advice(f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
 
