@@ -16,6 +16,7 @@ from ddp_ladder.analysis.comparison import (
     Compared,
     Comparison,
     beyond_chance,
+    chance,
     compare_variants,
     paired,
     sentences,
@@ -66,7 +67,7 @@ def test_pairs_show_what_the_drift_hides() -> None:
     ]  # fmt: skip
     fast = own["fast"].ratio
     assert fast.value == pytest.approx(1.1, rel=1e-3)
-    assert own["fast"].step_time_s == pytest.approx(128 / 2200, rel=2e-3)
+    assert own["fast"]["step_time_s"] == pytest.approx(128 / 2200, rel=2e-3)
     text = " ".join(sentences(found))
     assert text.startswith("At 1x2 weak, faster than default: fast 1.100 times [1.09")
     assert "At 1x2 weak, slower than default: slow 0.600" in text
@@ -83,7 +84,7 @@ def recommended(repeats: int, gb: Mapping[str, float], *variants: str, limit_gb:
         known = {"peak_memory_bytes": peak, "memory_limit_bytes": limit}
         records[spec.name] = record.replace(ranks=tuple(rank.replace(**known) for rank in record.ranks))
     found = compared(specs, records)
-    assert all(row.peak_memory_bytes == 1e9 * gb.get(row.name, 40) for row in found.panels[0].rows)
+    assert all(row["peak_memory_bytes"] == 1e9 * gb.get(row.name, 40) for row in found.panels[0].rows)
     return " ".join(next(line for line in sentences(found) if ", use " in line).split())
 
 
@@ -219,5 +220,5 @@ def test_the_interval_of_pairs_holds_the_truth_as_often_as_it_says(repeats: int,
 def test_one_repeat_gives_a_ratio_and_no_interval() -> None:
     one = paired([1100.0], [1000.0])
     assert one.value == pytest.approx(1.1)
-    assert (one.low, one.high, one.p) == (None, None, None)
+    assert (one.low, one.high, chance(one)) == (None, None, None)
     assert beyond_chance([one, None]) == (False, False)

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.gates.figures import columns
+from ddp_ladder.gates.figures import EXPOSED_COMM, HEADROOM, SAMPLES_PER_S, Column
 from ddp_ladder.gates.groups import Good, RepeatGroup, groups_of
-from ddp_ladder.gates.interval import LogMean, median_of_known, student_t
-from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.gates.scaling import failure_note, why_not_run
+from ddp_ladder.gates.interval import Estimate, LogMean, student_t
+from ddp_ladder.gates.points import Key, ScalePoint
+from ddp_ladder.gates.scaling import failure_note, point_of, why_not_run
 from ddp_ladder.measuring.fingerprint import (
     UNREAD,
-    batch_per_gpu_seen,
     distinct_words,
-    global_batch_seen,
     must_match,
     unlike,
 )
@@ -39,11 +36,6 @@ WITHHELD = "withheld: one repeat"
 NOT_RUN = "not run"
 MOST_NAMED = 3
 LESS_MEMORY = 0.95  # of the recommended variant's: what is worth naming
-MEDIANS = {
-    column.key: column.of_run
-    for column in columns("csv")
-    if column.of_run and column.key in ("peak_memory_bytes", "memory_headroom_fraction", "exposed_comm_fraction")
-}
 SETTINGS = (
     "launcher", "backend", "interface", "env_template", "python", "modules", "setup", "container", "cpus_per_node",
     "max_steps", "max_seconds",
@@ -57,36 +49,29 @@ HOW_TO_READ = (
 )
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """A ratio of throughputs: the geometric mean over repeats."""
-
-    value: float
-    low: float | None  # of the 95 % interval; None: withheld
-    high: float | None
-    p: float | None  # the probability of a ratio as far from 1, if it is 1 in truth; None: withheld
-
-
-def paired(rates: Sequence[float], reference: Sequence[float]) -> Ratio:
+def paired(rates: Sequence[float], reference: Sequence[float]) -> Estimate:
     """Return the ratio of throughputs, the runs of one repeat at the same place of both. They are positive."""
     log = LogMean.of([rate / base for rate, base in zip(rates, reference, strict=True)])
-    value = math.exp(log.mean)
-    if log.shown is None:  # a single pair shows no scatter
-        return Ratio(value, None, None, None)
-    p = 0.0 if log.mean else 1.0
-    if log.shown.value:
-        p = 1 - student_t(abs(log.mean) / math.sqrt(log.shown.value), log.shown.freedom)
-    low, high = log.interval(value)
-    return Ratio(value, low, high, p)
+    return Estimate.of(math.exp(log.mean), log)
 
 
-def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
+def chance(ratio: Estimate) -> float | None:
+    """Return the probability of a ratio as far from 1, if it is 1 in truth; None: a single pair shows no scatter."""
+    if ratio.log is None or ratio.log.shown is None:
+        return None
+    mean, shown = abs(ratio.log.mean), ratio.log.shown
+    if not shown.value:
+        return 0.0 if mean else 1.0
+    return 1 - student_t(mean / math.sqrt(shown.value), shown.freedom)
+
+
+def beyond_chance(ratios: Sequence[Estimate | None]) -> tuple[bool, ...]:
     """Return for each ratio of a family whether it differs from 1 by more than chance explains, by Holm's procedure.
 
     Of 20 intervals of 95 %, one misses 1 by chance. Holm compares the smallest p with 5 % / 20, the next one with
     5 % / 19, and so on, up to the first that is above: the chance of any wrong verdict among them is then at most 5 %.
     """
-    known = [(ratio.p, place) for place, ratio in enumerate(ratios) if ratio is not None and ratio.p is not None]
+    known = [(p, place) for place, ratio in enumerate(ratios) if ratio and (p := chance(ratio)) is not None]
     beyond = [False] * len(ratios)
     for number, (p, place) in enumerate(sorted(known)):
         if p >= (1 - COVERAGE) / (len(known) - number):
@@ -104,16 +89,22 @@ class Compared:
     repeats: int = 0  # pairs, or good runs if there is no ratio
     has_failed: bool = False  # a repeat, or all
     is_absent: bool = False  # no run of it was made, and none was left out on purpose
-    samples_per_s: float | None = None
+    point: ScalePoint | None = field(default=None, hash=False)  # its figures; None without a good run
     reference_samples_per_s: float | None = None
-    step_time_s: float | None = None
-    batch: str = ""  # per GPU, and of all
-    peak_memory_bytes: float | None = None  # of the rank with the most
-    memory_headroom_fraction: float | None = None
-    exposed_comm_fraction: float | None = None
-    ratio: Ratio | None = None
+    ratio: Estimate | None = None
     unlike: tuple[str, ...] = ()  # settings of the variant that differ, and what else may explain another speed
     notes: tuple[str, ...] = ()
+
+    def __getitem__(self, key: Key) -> float | None:
+        return self.point[key] if self.point else None
+
+    @property
+    def batch(self) -> str:
+        """Return ``64 of 128``: per GPU, and of all."""
+        return f"{self.point.batch_per_gpu} of {self.point.global_batch}" if self.point else ""
+
+    def shown(self, column: Column) -> str:
+        return column.shown(self.point) if self.point else formats.UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -159,9 +150,9 @@ def _judged_together(rows: Sequence[Compared]) -> tuple[Compared, ...]:
     return tuple(judged)
 
 
-def verdict(ratio: Ratio, is_beyond_chance: bool) -> str:
+def verdict(ratio: Estimate, is_beyond_chance: bool) -> str:
     """Return the verdict on a ratio in words."""
-    if ratio.p is None:
+    if chance(ratio) is None:
         return WITHHELD
     return NO_DIFFERENCE if not is_beyond_chance else FASTER if ratio.value > 1 else SLOWER
 
@@ -188,15 +179,7 @@ def _measured(group: RepeatGroup) -> Compared:
         left_out = f"{NOT_RUN}: {why_not_run(group)}" if group.left_out else NOT_RUN
         words = f"failed: {failed}" if group.failed else left_out
         return replace(row, verdict=words, is_absent=not (group.failed or group.left_out))
-    records = [run.record for run in group.good]
-    medians: dict[str, Any] = {key: median_of_known([*map(read, records)]) for key, read in MEDIANS.items()}
-    return replace(
-        row,
-        samples_per_s=group.samples_per_s,
-        step_time_s=group.step_time_s,
-        batch=f"{batch_per_gpu_seen(records[0])} of {global_batch_seen(records[0])}",
-        **medians,
-    )
+    return replace(row, point=point_of(group))
 
 
 def _compared(group: RepeatGroup, reference: RepeatGroup | None) -> Compared:
@@ -248,12 +231,12 @@ def _unlike(reference: Record, record: Record) -> tuple[str, ...]:
     return tuple(f"{name} {own} (reference: {base})" for name, base, own in words)
 
 
-def ratio_text(ratio: Ratio) -> str:
+def ratio_text(ratio: Estimate) -> str:
     """Return ``1.120 times [1.08-1.16]``."""
     return f"{number(ratio.value)} times {interval_text(ratio)}".rstrip()
 
 
-def interval_text(ratio: Ratio) -> str:
+def interval_text(ratio: Estimate) -> str:
     """Return ``[1.08-1.16]``; empty if it is withheld."""
     if ratio.low is None or ratio.high is None:
         return ""
@@ -322,18 +305,18 @@ def _recommendation(panel: ComparedScale, wanted_headroom: float) -> tuple[str, 
         best, why = faster[0], "the fastest"
     once = [row.name for row in measured if row.verdict == WITHHELD and measured[row] > measured[best]]
     why += f"; in one repeat, which may be chance, {in_short(once)} was faster" if once else ""
-    figures = f"{formats.significant(best.samples_per_s)} samples/s"
-    if best.exposed_comm_fraction is not None:
-        figures += f", {formats.share(best.exposed_comm_fraction)} of a step exposed communication"
+    figures = f"{best.shown(SAMPLES_PER_S)} samples/s"
+    if best["exposed_comm_fraction"] is not None:
+        figures += f", {best.shown(EXPOSED_COMM)} of a step exposed communication"
     text = f"At {panel.place}, use {best.name} ({figures}): {why}"
-    other, when = min(measured, key=lambda row: row.peak_memory_bytes or math.inf), "if memory is short"
-    headroom = best.memory_headroom_fraction
-    roomy = [row for row in measured if (row.memory_headroom_fraction or 0.0) >= wanted_headroom]
+    other, when = min(measured, key=lambda row: row["peak_memory_bytes"] or math.inf), "if memory is short"
+    headroom = best["memory_headroom_fraction"]
+    roomy = [row for row in measured if (row["memory_headroom_fraction"] or 0.0) >= wanted_headroom]
     if headroom is not None and headroom < wanted_headroom and roomy:
-        text += f"; its headroom is {formats.share(headroom)}, less than the {formats.percent(wanted_headroom)} wanted"
+        text += f"; its headroom is {best.shown(HEADROOM)}, less than the {formats.percent(wanted_headroom)} wanted"
         other = max(roomy, key=lambda row: measured[row])
-        when = f"has {formats.share(other.memory_headroom_fraction)}"
-    most_bytes, other_bytes = best.peak_memory_bytes or 0.0, other.peak_memory_bytes or math.inf
+        when = f"has {other.shown(HEADROOM)}"
+    most_bytes, other_bytes = best["peak_memory_bytes"] or 0.0, other["peak_memory_bytes"] or math.inf
     if other_bytes < LESS_MEMORY * most_bytes:
         saved_gb, speed = (most_bytes - other_bytes) / 1e9, formats.percent(measured[other] / measured[best])
         text += f"; {other.name} {when} ({saved_gb:.2g} GB less per rank, {speed} of the speed)"
@@ -385,7 +368,7 @@ class Entry:
     ladder: Ladder
     point: ScalePoint
     found: str
-    ratio: Ratio | None = None  # of the throughputs; None: there is none before, or the training differs
+    ratio: Estimate | None = None  # of the throughputs; None: there is none before, or the training differs
     changed: tuple[tuple[str, str, str], ...] = ()  # field, value before, and now
 
     @property
@@ -456,10 +439,10 @@ def _is_platform(name: str, then: str, now: str) -> bool:
     return name in PLATFORM and UNREAD not in (then, now)
 
 
-def _ratio(point: ScalePoint, before: ScalePoint) -> Ratio | None:
+def _ratio(point: ScalePoint, before: ScalePoint) -> Estimate | None:
     """Return the ratio of two throughputs of different jobs, which differ also without a change."""
     if point.rate is None or before.rate is None:
         return None
     ratio = point.rate.over(before.rate)
     low, high = ratio.log.interval_of_any_job(ratio.value) if ratio.log else (None, None)
-    return Ratio(ratio.value, low, high, None)
+    return replace(ratio, low=low, high=high)

@@ -451,13 +451,10 @@ def csv_row(point: ScalePoint) -> dict[str, Any]:
     return row
 
 
-(
-    SAMPLES_PER_S, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS_TO_SOLUTION,
-    TFLOP_PER_S, PEAK_MEMORY, HEADROOM,
-) = (
-    next(column for column in columns("csv") if column.key == key)
-    for key in (
-        "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "speedup", "efficiency", "efficiency_plain",
-        "gpu_hours_to_solution", "tflop_per_s_per_gpu", "peak_memory_bytes", "memory_headroom_fraction",
-    )
-)  # fmt: skip
+COLUMN = {column.key: column for column in columns("csv")}
+SAMPLES_PER_S, STEP_TIME, EFFICIENCY = COLUMN["samples_per_s"], COLUMN["step_time_s"], COLUMN["efficiency"]
+SPEEDUP, AGAINST_PLAIN = COLUMN["speedup"], COLUMN["efficiency_plain"]
+TOKENS_PER_S, TOKENS_PER_S_PER_GPU = COLUMN["tokens_per_s"], COLUMN["tokens_per_s_per_gpu"]
+EXPOSED_COMM, TFLOP_PER_S = COLUMN["exposed_comm_fraction"], COLUMN["tflop_per_s_per_gpu"]
+PEAK_MEMORY, HEADROOM = COLUMN["peak_memory_bytes"], COLUMN["memory_headroom_fraction"]
+GPU_HOURS_TO_SOLUTION = COLUMN["gpu_hours_to_solution"]

@@ -93,16 +93,7 @@ def _point(group: RepeatGroup, groups: Groups) -> ScalePoint:
     spec = group.first
     baseline = groups.get((spec.mode, spec.variant, group.baseline))
     plain = groups.get((spec.mode, PLAIN_VARIANT, group.baseline))
-    names = ("variant", "mode", "stage", "nodes", "gpus_per_node", "batch_per_gpu", "global_batch")
-    point = ScalePoint(
-        **{name: getattr(spec, name) for name in names},
-        world_size=spec.gpus,
-        repeats=len(group.good),
-        jobs=len(set(group.jobs)),
-        baseline=str(group.baseline),
-    )
-    if group.good:
-        point = _measured(point, group, baseline)
+    point = point_of(group, baseline)
     if group.failed:
         return replace(point, status="failed", note=failure_note(group))
     if not group.good:
@@ -125,8 +116,18 @@ def _point(group: RepeatGroup, groups: Groups) -> ScalePoint:
     return replace(point, status=status, note=_joined(excess, notes_on(point, group), why))
 
 
-def _measured(point: ScalePoint, group: RepeatGroup, baseline: RepeatGroup | None) -> ScalePoint:
-    """Return the point with all but ratios; batches as they were seen replace those of the plan."""
+def point_of(group: RepeatGroup, baseline: RepeatGroup | None = None) -> ScalePoint:
+    """Return the point of a group without ratios; batches as they were seen replace those of the plan."""
+    names = ("variant", "mode", "stage", "nodes", "gpus_per_node", "batch_per_gpu", "global_batch")
+    point = ScalePoint(
+        **{name: getattr(group.first, name) for name in names},
+        world_size=group.first.gpus,
+        repeats=len(group.good),
+        jobs=len(set(group.jobs)),
+        baseline=str(group.baseline),
+    )
+    if not group.good:
+        return point
     alone = [run.record for run in baseline.good] if baseline and baseline is not group else []
     rate, records = rate_of(group), [run.record for run in group.good]
     parts, facts = split_of_repeats(group) or ({}, None)

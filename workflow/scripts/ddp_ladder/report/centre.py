@@ -19,7 +19,7 @@ from ddp_ladder.common.findings import Finding, RuleKind, Severity
 from ddp_ladder.common.formats import count, duration, full_stop, in_short, interval
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Name, Several
-from ddp_ladder.gates.figures import columns
+from ddp_ladder.gates.figures import COLUMN
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, trained_samples
 from ddp_ladder.records.record import Record
@@ -35,7 +35,6 @@ VERDICTS: Mapping[Severity, Cell] = {
     "unknown": Cell("cannot be checked", style="waiting"),
 }
 HEADINGS = ("rule", "asks for", "verdict", "figure", "next")
-COLUMNS = {column.key: column for column in columns("csv")}
 LONGER = "train longer: raise measure.max_steps, measure.max_seconds or the epochs in workload.args; start again"
 MORE_SCALES = "measure scales with other node counts: add them to stages.stage3.scales, and start snakemake again"
 
@@ -179,7 +178,7 @@ def _names(points: Sequence[ScalePoint]) -> str:
 
 
 def _shown(key: str, points: Sequence[ScalePoint]) -> str:
-    column = COLUMNS[key]
+    column = COLUMN[key]
     return in_short([f"{point.scale} {column.shown(point)} {column.unit}".strip() for point in points], 8)
 
 
@@ -238,7 +237,7 @@ def _by_total_time(case: JudgedScales, rule: Rule) -> Finding:
     if unlike := [point for point in case.points if point["efficiency"] is None]:
         figure = f"{_names(unlike)} ran another program than {first.baseline}: {unlike[-1].note}"
         return rule.unchecked(figure, "measure all scales with the same script, arguments and versions")
-    shown, low_at, text = [], [], COLUMNS["efficiency_total_time"].text
+    shown, low_at, text = [], [], COLUMN["efficiency_total_time"].text
     for point in others:
         efficiency = efficiency_by_total_time(case.view.good_runs(point), case.view.good_runs(first))
         if efficiency is None:

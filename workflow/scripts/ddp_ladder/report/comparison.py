@@ -22,7 +22,7 @@ from ddp_ladder.analysis.comparison import (
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import UNKNOWN, significant, text_table
 from ddp_ladder.common.messages import columns, fitted
-from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
+from ddp_ladder.gates.figures import EFFICIENCY, EXPOSED_COMM, HEADROOM, PEAK_MEMORY, SAMPLES_PER_S, STEP_TIME
 from ddp_ladder.report.document import Block, Cell, Content, csv_text, in_words, table_block
 from ddp_ladder.report.terminal import LONGEST, plain
 
@@ -53,12 +53,9 @@ def _cells(row: Compared) -> tuple[Content, ...]:
         row.name,
         number(row.ratio.value) if row.ratio else "1" if row.verdict == REFERENCE else formats.UNKNOWN,
         interval_text(row.ratio) if row.ratio else "",
-        formats.significant(row.samples_per_s),
+        row.shown(SAMPLES_PER_S),
         row.batch,
-        formats.milliseconds(row.step_time_s),
-        formats.megabytes(row.peak_memory_bytes),
-        formats.share(row.memory_headroom_fraction),
-        formats.share(row.exposed_comm_fraction),
+        *map(row.shown, (STEP_TIME, PEAK_MEMORY, HEADROOM, EXPOSED_COMM)),
         Cell(row.verdict, style=STYLES.get(row.verdict, "")),
         "; ".join(notes_of(row)),
     )
@@ -85,10 +82,6 @@ def comparison_csv(comparison: Comparison) -> str:
 
 def _csv_row(panel: ComparedScale, row: Compared) -> dict[str, object]:
     ratio = row.ratio
-    same = (
-        "repeats", "samples_per_s", "reference_samples_per_s", "batch", "step_time_s", "peak_memory_bytes",
-        "memory_headroom_fraction", "exposed_comm_fraction",
-    )  # fmt: skip
     return {
         "mode": panel.mode,
         "nodes": panel.scale.nodes,
@@ -98,7 +91,14 @@ def _csv_row(panel: ComparedScale, row: Compared) -> dict[str, object]:
         "ratio": ratio and ratio.value,
         "ratio_low": ratio and ratio.low,
         "ratio_high": ratio and ratio.high,
-        **{name: getattr(row, name) for name in same},
+        "repeats": row.repeats,
+        "samples_per_s": row["samples_per_s"],
+        "reference_samples_per_s": row.reference_samples_per_s,
+        "batch": row.batch,
+        **{
+            column.key: row.point and column.value(row.point)
+            for column in (STEP_TIME, PEAK_MEMORY, HEADROOM, EXPOSED_COMM)
+        },
         "notes": "; ".join(notes_of(row)),
     }
 

@@ -29,7 +29,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count, grouped, shortened
-from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
+from ddp_ladder.gates.figures import COLUMN, EFFICIENCY, SAMPLES_PER_S, STEP_TIME, Column
 from ddp_ladder.gates.points import Key, ScalePoint
 from ddp_ladder.measuring.node_usage import notes_on, read_node_samples, timelines_of
 from ddp_ladder.nodes.usage import NodeSamples, RunPhase, Timeline, Values
@@ -284,10 +284,9 @@ def attribution_figure(points: Sequence[ScalePoint]) -> Figure:
 
     points: of one variant. The ideal step takes as long as the first scale for as many samples per rank.
     """
-    known = {column.key: column for column in columns("attribution")}
     shown = [key for key in PARTS if any(_height(point) and point[key] for point in points)]
     style = {"marker": "s", "linestyle": "none", "markersize": 7}
-    keys = [legend_key(f"{known[key].heading}, {known[key].unit}", color=PARTS[key], **style) for key in shown]
+    keys = [legend_key(f"{COLUMN[key].heading}, {COLUMN[key].unit}", color=PARTS[key], **style) for key in shown]
     return _panels(points, _attribution, [*keys, legend_key("ideal", color=INK, **IDEAL)] if shown else [])
 
 
@@ -301,7 +300,6 @@ def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Mapping[str, Look]
     if not any(heights):
         show_message(axes, f"no step has been compared with one at {points[0].baseline if points else '1x1'} yet")
         return
-    known = {column.key: column for column in columns("csv")}
     top, bottoms = 1.12 * max(1.0, *heights), [0.0] * len(points)
     is_labelled = len(points) <= MOST_LABELLED
     for key, colour in PARTS.items():
@@ -310,11 +308,11 @@ def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Mapping[str, Look]
         bars = axes.bar(range(len(points)), parts, 0.62, bottoms, color=colour, edgecolor=PAPER, linewidth=0.6)
         if is_labelled:
             room = zip(points, parts, strict=True)
-            texts = [known[key].shown(point) if part >= LEAST_TEXT * top else "" for point, part in room]
+            texts = [COLUMN[key].shown(point) if part >= LEAST_TEXT * top else "" for point, part in room]
             axes.bar_label(bars, texts, label_type="center", color=PAPER if key in DARK else INK, zorder=5)
         bottoms = [bottom + part for bottom, part in zip(bottoms, parts, strict=True)]
     for place, point in enumerate(points):
-        text = f"{known['step_time_s'].shown(point)} ms" if heights[place] and is_labelled else ""
+        text = f"{STEP_TIME.shown(point)} ms" if heights[place] and is_labelled else ""
         axes.annotate(text, (place, heights[place]), (0, 3), textcoords="offset points", ha="center", weight="bold")
         if not heights[place]:
             axes.text(place, 0.03 * top, point.status, rotation=90, ha="center", va="bottom", color=GREY)

@@ -6,6 +6,7 @@ They say nothing that the records do not hold; what only a person knows is a mar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from ddp_ladder.common import formats
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, significant
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.gates.figures import (
+    COLUMN,
     EFFICIENCY,
     HEADROOM,
     PEAK_MEMORY,
@@ -22,16 +24,15 @@ from ddp_ladder.gates.figures import (
     SPEEDUP,
     TOKENS_PER_S,
     TOKENS_PER_S_PER_GPU,
-    columns,
 )
 from ddp_ladder.gates.interval import in_doubt
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import NOTABLE_GAP
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.record import SOURCE_IN_WORDS, Record, weakest
-from ddp_ladder.report.document import Block, Document, Section, blank
+from ddp_ladder.report.document import Block, Cell, Document, Section, blank
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, beyond, in_mode, milestone_table, request, time_to_solution
-from ddp_ladder.report.sections import explained, wrapper_files
+from ddp_ladder.report.sections import explained, figures_table, wrapper_files
 from ddp_ladder.report.view import ReportView, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -296,19 +297,10 @@ def _jobs_of(view: ReportView, point: ScalePoint) -> list[str]:
 def _columns(text: str, keys: Sequence[str], view: ReportView, points: Sequence[ScalePoint] = ()) -> Iterator[Block]:
     """Yield a table of these columns of scaling.csv, as far as they are known at any scale. points: all if empty."""
     points = points or view.proposed
-    by_key = {column.key: column for column in columns("csv")}
-    known = [by_key[key] for key in keys if any(by_key[key].value(point) is not None for point in points)]
-    headings = [f"{column.heading} ({column.unit})" if column.unit else column.heading for column in known]
-    rows = [
-        (in_mode(point), *(f"{c.shown(point)} {c.beside(point, 'csv')[0]}".strip() for c in known)) for point in points
-    ]
-    if known:
-        yield Block(
-            text,
-            headings=("scale", *map(view.of_device, headings)),
-            rows=tuple(rows),
-            figures=len(known),
-        )
+    names = [Cell(in_mode(point)) for point in points]
+    table = figures_table(points, view, "csv", name="", shown=[COLUMN[key] for key in keys], names=names)
+    if known := len(table.headings) - 1:
+        yield replace(table, text=text, summary="", figures=known)
 
 
 def _peak(view: ReportView) -> Iterator[Block]:
