@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from ddp_ladder.common.files import read_json
-from ddp_ladder.production.asked import STOP
+from ddp_ladder.production.chain import STOP_FILE
 from one_run import Here
 from project_copy import ROOT, Checkout, environment, last_box
 
@@ -76,7 +76,7 @@ def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_traini
             start.kill()
             start.wait()
         else:
-            (chain / STOP).touch()
+            (chain / STOP_FILE).touch()
             assert start.wait(200) == 1
             assert last_box(output.read_text())["verdict"] == "stopped as asked"
     (checkout.path / "how").write_text("")

@@ -8,9 +8,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.start import prepare_data
 from ddp_ladder.common.command import job_command, option
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.run.training_files import prepare_data
 from ddp_ladder.settings.load import Sources, add_options
 
 

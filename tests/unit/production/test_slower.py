@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import NotWritten, RunDirectory, write_json
-from ddp_ladder.production.asked import SAVE, STOP, forget, stop
-from ddp_ladder.production.chain import End, Link, decide, expected_end_s
+from ddp_ladder.production.chain import (
+    SAVE_FILE,
+    STOP_FILE,
+    End,
+    Link,
+    decide,
+    expected_end_s,
+    forget_requests,
+    stopped_as_asked,
+)
 from ddp_ladder.production.slower import (
     AGAIN_S,
     Promise,
@@ -107,21 +115,21 @@ def test_a_link_that_is_to_stop_warns_the_ranks_and_has_an_end(tmp_path: Path) -
 def test_what_a_person_asks_of_a_link_is_said_and_reaches_its_ranks(tmp_path: Path) -> None:
     watched, warned_ns = Watched(tmp_path, "warn"), set()
     for _ in range(2):  # it can be asked for again
-        (tmp_path / SAVE).touch()
+        (tmp_path / SAVE_FILE).touch()
         assert watched.minute(1000.0) is None
         assert watched.minute(1000.0) is None
         warned_ns.add(watched.directory.warn_now.stat().st_mtime_ns)
-        assert not (tmp_path / SAVE).exists()
+        assert not (tmp_path / SAVE_FILE).exists()
     assert len(warned_ns) == 2
-    (tmp_path / STOP).touch()
+    (tmp_path / STOP_FILE).touch()
     assert None is not watched.minute(1000.0) == watched.minute(1000.0)
     assert watched.said == [
         *["production 1x2 link 3: it is to save, as asked: the script gets SIGUSR1"] * 2,
         "production 1x2 link 3: it is being ended (as asked); the script gets SIGUSR1",
     ]
-    assert stop(tmp_path) is not None  # until the chain is started again
-    forget(tmp_path)
-    assert stop(tmp_path) is None
+    assert stopped_as_asked(tmp_path) is not None  # until the chain is started again
+    forget_requests(tmp_path)
+    assert stopped_as_asked(tmp_path) is None
 
 
 def test_memory_that_would_fill_a_gpu_before_the_link_ends_is_said(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from ddp_ladder.ledger import jobs
 from ddp_ladder.ledger.jobs import Kind
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.preflight.result import bad_nodes, listed_bad_node, without_bad_nodes
-from ddp_ladder.production import asked
 from ddp_ladder.production import rehearsal as rehearsals
 from ddp_ladder.production.chain import (
     Link,
@@ -33,10 +32,12 @@ from ddp_ladder.production.chain import (
     clock,
     completed,
     expected_end_s,
+    forget_requests,
     hours_of,
     keep_links,
     over,
     read_links,
+    stopped_as_asked,
     write_chain,
 )
 from ddp_ladder.production.plan import Production, dry_run_text, production_of
@@ -176,7 +177,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
     with held(Lock.of_chain(directory), START, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm)
         write_chain(directory, chain)
-        asked.forget(directory)
+        forget_requests(directory)
         if chain.promised_samples_per_s is None:
             notify(f"{PRODUCTION}: no speed is promised: {production.measured}")
         links = _links_so_far(directory, plan, way.alive())
@@ -219,7 +220,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             _note_last_state(directory, production.job)
             links = _links_so_far(directory, plan, waiting=job_id)
         if since is None:
-            asked.forget(directory)
+            forget_requests(directory)
             since = len(links)
         job, end = _following(production, directory, links, since)
         if end is not None:
@@ -258,7 +259,7 @@ def _following(
 ) -> tuple[ScaleJob, Finding | None]:
     """Return the job of the next link, and why none follows, if so: also by what a person asks."""
     job, end = production.following(links, since)
-    return job, end or asked.stop(directory)
+    return job, end or stopped_as_asked(directory)
 
 
 def leaves_out_bad_node(directory: Path, job: ScaleJob, links: Sequence[Link], nodes: str) -> bool:

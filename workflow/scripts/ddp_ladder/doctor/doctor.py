@@ -27,6 +27,7 @@ from packaging.version import Version
 
 from ddp_ladder import __version__
 from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.start import data_problem, module_problem
 from ddp_ladder.common.files import (
     ALONE,
     OWN,
@@ -64,7 +65,6 @@ from ddp_ladder.preflight.admission import (
     read_partitions,
 )
 from ddp_ladder.run.job_script import render
-from ddp_ladder.run.training_files import data_problem, module_problem
 from ddp_ladder.settings import yaml
 from ddp_ladder.settings.checks import check_variables
 from ddp_ladder.settings.keys import Container, Site

@@ -544,3 +544,36 @@ def _within_hours(chain: Chain, job: ScaleJob, links: Sequence[Link]) -> Finding
     key = f"{PRODUCTION}.up_to_hours"
     advice = f"raise {key}, and start it again"
     return over("error", f"{key} has no room for a link", f"{why}{significant(most)}", advice)
+
+
+# What a person asks of a chain with a file in its directory: ``touch results/production/save``, or ``.../stop``.
+
+SAVE_FILE, STOP_FILE = "save", "stop"
+
+
+def takes_save(directory: Path) -> bool:
+    """Return True if the running link is to save now; the file is taken away, so that it may be asked again."""
+    with suppress(OSError):
+        (directory / SAVE_FILE).unlink()
+        return True
+    return False
+
+
+def is_to_stop(directory: Path) -> bool:
+    """Return True if the running link is to save and end, and no other is to follow."""
+    return (directory / STOP_FILE).exists()
+
+
+def stopped_as_asked(directory: Path) -> Finding | None:
+    """Return why no link follows; None if nobody has asked for it."""
+    if not is_to_stop(directory):
+        return None
+    return over(
+        "error", "stopped as asked", f"{directory / STOP_FILE} is there", "start it again to go on; that removes it"
+    )
+
+
+def forget_requests(directory: Path) -> None:
+    """Take away what was asked before: a person who starts again wants it to go on. Raises OSError."""
+    for name in (SAVE_FILE, STOP_FILE):
+        (directory / name).unlink(missing_ok=True)

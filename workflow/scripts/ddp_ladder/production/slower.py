@@ -24,8 +24,7 @@ from ddp_ladder.common.model import Count, Model
 from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
 from ddp_ladder.nodes.sampler import THROTTLE_REASONS, MonitorFile, last_cells, last_sample, of_gpus
 from ddp_ladder.nodes.usage import LARGEST_VALUE
-from ddp_ladder.production.asked import is_to_stop, takes_save
-from ddp_ladder.production.chain import Chain
+from ddp_ladder.production.chain import Chain, is_to_stop, takes_save
 from ddp_ladder.production.growing import Growth
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, Slow, SlowFile

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.climb import start as training_files
 from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.start import data_problem, prepare_argv, prepare_data
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.run import training_files
-from ddp_ladder.run.training_files import data_problem, prepare_argv, prepare_data
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import load_settings
 

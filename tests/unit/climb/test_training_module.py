@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.climb import start as training_files
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import warnings_before_runs
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.doctor.doctor import outcome, workload
-from ddp_ladder.run import training_files
+from ddp_ladder.doctor.doctor import OUTCOMES, workload
 from ddp_ladder.settings.keys import Container
 from ddp_ladder.settings.load import CLUSTER, CONFIG, load_settings
 from make_files import write_files
@@ -67,7 +67,7 @@ SRC = {"PYTHONPATH": "src"}
 def test_doctor_and_start_look_as_the_run_does(values: dict[str, Any], wanted: str, project: Path) -> None:
     wants = ladder(**values)
     (finding,) = workload(wants, on_a_cluster=False)
-    assert outcome(finding) == wanted, finding
+    assert OUTCOMES[finding.severity] == wanted, finding
     if wanted == MISSING:
         assert "env: {PYTHONPATH: DIRECTORY}" in (finding.next or "")
         assert f"in {project}" in (finding.measured or "")
@@ -96,5 +96,5 @@ def test_a_python_that_does_not_answer_has_found_nothing(
     if "sleep" in does:
         monkeypatch.setattr(training_files, "WITHIN_S", 0.1)
     (finding,) = workload(ladder("-m here.train", python=str(python)), on_a_cluster=False)
-    assert outcome(finding) == UNKNOWN
+    assert OUTCOMES[finding.severity] == UNKNOWN
     assert f"found software.python: {said.format(python=python)})" in (finding.measured or "")
