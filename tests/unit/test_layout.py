@@ -108,7 +108,7 @@ def test_reading_the_snakefile_loads_only_what_it_uses() -> None:
     assert "ddp_ladder.climb.ladder" in names
     loaded = loaded_by(*names, "ddp_ladder.climb.executor")
     assert "ddp_ladder.plan.plan" in loaded
-    unused = "ddp_ladder.report ddp_ladder.doctor matplotlib jinja2 jsonschema torch"
+    unused = "ddp_ladder.report ddp_ladder.live matplotlib jinja2 jsonschema torch"
     assert {*unused.split()}.isdisjoint(loaded)
 
 

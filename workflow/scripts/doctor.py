@@ -10,7 +10,7 @@ from argparse import Namespace
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command
-from ddp_ladder.doctor.doctor import examine, failed, listing
+from ddp_ladder.live.doctor import examine, failed, listing
 from ddp_ladder.settings.load import Sources, add_options
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command, option
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.doctor.doctor import read_cluster, write_draft
+from ddp_ladder.live.doctor import read_cluster, write_draft
 from ddp_ladder.settings.load import CLUSTER
 
 

@@ -11,7 +11,7 @@ from ddp_ladder.climb import start as training_files
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import warnings_before_runs
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.doctor.doctor import OUTCOMES, workload
+from ddp_ladder.live.doctor import OUTCOMES, workload
 from ddp_ladder.settings.keys import Container
 from ddp_ladder.settings.load import CLUSTER, CONFIG, load_settings
 from make_files import write_files

@@ -28,7 +28,7 @@ class Xpu(Accelerator):
 
 xpu = ACCELERATORS["xpu"] = Xpu()
 
-from ddp_ladder.doctor.doctor import judge_python
+from ddp_ladder.live.doctor import judge_python
 from ddp_ladder.node.launch import Places, node_environment
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.preflight.nodes import gpus_facts

@@ -1,1 +1,1 @@
-"""The live view of a ladder: reads its results directory and asks squeue; writes nothing."""
+"""What a person looks at: a ladder while it climbs, from its results and squeue; and what can be checked before one."""

@@ -10,7 +10,7 @@ import new_site
 import pytest
 import yaml
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.doctor.doctor import Cluster, cluster_of, draft
+from ddp_ladder.live.doctor import Cluster, cluster_of, draft
 from ddp_ladder.settings.keys import Site
 from ddp_ladder.settings.load import CLUSTER, CONFIG, load_settings
 from ddp_ladder.slurm.query import records

@@ -10,8 +10,8 @@ import pytest
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.messages import MOST_COLUMNS, Problem
-from ddp_ladder.doctor import doctor as checks
-from ddp_ladder.doctor.doctor import OUTCOMES, examine, failed, judge_python, listing, mistake, site_python
+from ddp_ladder.live import doctor as checks
+from ddp_ladder.live.doctor import OUTCOMES, examine, failed, judge_python, listing, mistake, site_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import CLUSTER, CONFIG, Sources, load_settings
