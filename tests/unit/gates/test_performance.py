@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from ddp_ladder.common.findings import Finding
-from ddp_ladder.gates.interval import Doubt, Estimate, LogMean, Variance, factor
+from ddp_ladder.common.findings import Finding, remark
+from ddp_ladder.gates.interval import Estimate, LogMean, Variance, factor
 from ddp_ladder.gates.points import Figures, ScalePoint
 from ddp_ladder.gates.verdict import Verdict, closed_box, performance
 from ddp_ladder.report.view import gate_words
@@ -44,17 +44,17 @@ def point(
     return empty.having(figures, status="ok")
 
 
-def doubted(point: ScalePoint, *doubts: Doubt) -> ScalePoint:
+def doubted(point: ScalePoint, *doubts: Finding) -> ScalePoint:
     return point.having({"efficiency": replace(point.of("efficiency"), doubts=doubts)})
 
 
-UNSTEADY = Doubt("unsteady", "the step times were not steady", "set measure.max_steps: 200")
+UNSTEADY = remark("unsteady", "the step times were not steady", "set measure.max_steps: 200")
 
 
 def judged(
     efficiency: Interval,
     gate: GateThresholds,
-    *doubts: Doubt,
+    *doubts: Finding,
     repeats: int = 5,
     differ_percent: float = 0.0,
     waits: float = 0.02,
@@ -66,7 +66,7 @@ def judged(
     return list(performance(replace(PLAN, gates={"stage2": gate}), two, (one, two), Path("results")))
 
 
-def only(efficiency: Interval, gate: GateThresholds, *doubts: Doubt, repeats: int = 5, **changed: Any) -> Finding:
+def only(efficiency: Interval, gate: GateThresholds, *doubts: Finding, repeats: int = 5, **changed: Any) -> Finding:
     (finding,) = judged(efficiency, gate, *doubts, repeats=repeats, **changed)
     return finding
 

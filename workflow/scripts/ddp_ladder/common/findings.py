@@ -24,7 +24,7 @@ CheckKind = Literal[
 RemarkKind = Literal[
     "fingerprint", "slow settings", "wrapper", "pipeline", "log", "profile", "flops", "untrained batches",
     "doubtful count", "witness", "batch", "dataset", "disjoint data", "undivided data", "end", "one rank alone",
-    "uneven inputs", "unexplained", "whole loop",
+    "uneven inputs", "unexplained", "unsteady", "whole loop",
 ]  # fmt: skip
 """Of a run: worth knowing, although it may be intended."""
 UsageKind = Literal[

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import grouped, in_short
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.measuring.statistic import COVERAGE, STANDARD_ERRORS, median
@@ -163,21 +164,6 @@ def _peak(freedom: float) -> float:
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """Why a figure may be wrong, and what would make it certain."""
-
-    __pydantic_config__: ClassVar = IN_A_MODEL
-    kind: str  # of those of a kind, a figure has one
-    what: str
-    next: str
-    place: str = ""  # the scale whose figure it is, if the words need it
-
-    @property
-    def in_words(self) -> str:
-        return f"at {self.place} {self.what}" if self.place else self.what
-
-
-@dataclass(frozen=True)
 class Estimate:
     """A figure with its 95 % interval and its doubts. What is computed from it has these, too."""
 
@@ -187,10 +173,10 @@ class Estimate:
     high: float | None = None
     log: LogMean | None = None  # its uncertainty; None: it is exact, or not known
     source: str = ""  # how its samples were counted: "witnessed", or a Source of raw_models
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[Finding, ...] = ()  # why it may be wrong, one of each kind; place: the scale whose figure it is
 
     @classmethod
-    def of(cls, value: float, log: LogMean, source: str = "", doubts: tuple[Doubt, ...] = ()) -> Estimate:
+    def of(cls, value: float, log: LogMean, source: str = "", doubts: tuple[Finding, ...] = ()) -> Estimate:
         """Return a figure with the interval of its logarithm."""
         low, high = log.interval(value)
         return cls(value, low, high, log, source, doubts)
@@ -231,10 +217,15 @@ class Estimate:
         return replace(self, value=constant / self.value, low=low, high=high, log=log)
 
 
+def doubt_in_words(doubt: Finding) -> str:
+    """Return ``at 1x2 the number of samples is doubtful``."""
+    return f"at {doubt.place} {doubt.measured}" if doubt.place else doubt.measured
+
+
 def in_doubt(*figures: Estimate | None) -> str:
     """Return ``at 1x2 and 1x4 the number of samples is doubtful``: the doubts of all figures; empty without any."""
     doubts = dict.fromkeys(doubt for figure in figures if figure for doubt in figure.doubts)
-    places = grouped((doubt.what, doubt.place) for doubt in doubts)
+    places = grouped((doubt.measured, doubt.place) for doubt in doubts)
     return "; ".join(f"at {in_short(where, 4)} {what}" if any(where) else what for what, where in places.items())
 
 

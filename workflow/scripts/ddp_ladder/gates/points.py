@@ -21,7 +21,7 @@ from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
 from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, Scale
 
 Status = Literal["ok", "check", "incomplete", "not comparable", "failed", "not run"]
-DOUBTFUL, UNSTEADY, WITNESSED = "doubtful", "unsteady", "witnessed"  # kinds of doubts, and a source
+WITNESSED = "witnessed"  # a source
 
 
 Key = Literal[
@@ -98,8 +98,8 @@ class ScalePoint:
         """Return whether its samples are witnessed, as a sentence; empty if it can have no witness."""
         if self.witness is None:
             return ""
-        doubted = self.rate and next((doubt for doubt in self.rate.doubts if doubt.kind == DOUBTFUL), None)
-        return f"{capitalised(doubted.what)}." if self.witness.is_counted and doubted else self.witness.in_words
+        doubted = self.rate and next((doubt for doubt in self.rate.doubts if doubt.place), None)
+        return f"{capitalised(doubted.measured)}." if self.witness.is_counted and doubted else self.witness.in_words
 
     @property
     def scale(self) -> Scale:

@@ -13,13 +13,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
+from ddp_ladder.common.findings import remark
 from ddp_ladder.common.formats import one_of, significant
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of, job_of, split_of_repeats
-from ddp_ladder.gates.interval import Doubt, Estimate, LogMean, half_width_percent, median_of_known
+from ddp_ladder.gates.interval import Estimate, LogMean, half_width_percent, median_of_known
 from ddp_ladder.gates.points import (
-    DOUBTFUL,
-    UNSTEADY,
     WITNESSED,
     Figures,
     Key,
@@ -162,14 +161,12 @@ def point_of(group: RepeatGroup, baseline: RepeatGroup | None = None) -> ScalePo
 
 def rate_of(group: RepeatGroup) -> Estimate:
     """Return the samples/s of a group with good runs, and why they may not be those of a longer one."""
-    doubts = []
-    if why := unsteady(group):
-        doubts.append(Doubt(UNSTEADY, "the step times were not steady", why))
-    for remark in (remark for run in group.good for remark in run.record.remarks if remark.kind in DOUBTS):
-        doubts.append(Doubt(DOUBTFUL, remark.measured, remark.next, str(group.first.scale)))
-        break
+    remarks = [each for run in group.good for each in run.record.remarks if each.kind in DOUBTS]
+    doubts = [each.replace(place=str(group.first.scale)) for each in remarks[:1]]
     witness = group.good[0].record.witness
-    is_witnessed = witness is not None and witness.is_counted and all(doubt.kind != DOUBTFUL for doubt in doubts)
+    is_witnessed = witness is not None and witness.is_counted and not doubts
+    if why := unsteady(group):
+        doubts.insert(0, remark("unsteady", "the step times were not steady", why))
     source = WITNESSED if is_witnessed else weakest(run.throughput.source for run in group.good)
     return Estimate.of(group.samples_per_s, group.log_rate, source, tuple(doubts))
 
@@ -280,7 +277,7 @@ def notes_on(point: ScalePoint, group: RepeatGroup) -> str:
     notes += [f"weaker evidence: {SOURCE_IN_WORDS[source]}" for source in sorted(sources)]
     unseen = (run.record.witness for run in group.good if run.record.witness and not run.record.witness.is_seen)
     notes += dict.fromkeys(f"its samples are not witnessed: {witness.why}" for witness in unseen)
-    notes += dict.fromkeys(remark.measured for run in group.good for remark in run.record.remarks)
+    notes += dict.fromkeys(each.measured for run in group.good for each in run.record.remarks)
     if point.batch_per_gpu != spec.batch_per_gpu:
         notes.append(_other_batch(point, group))
     notes += _unsteady(point, group)
@@ -300,7 +297,7 @@ def _other_batch(point: ScalePoint, group: RepeatGroup) -> str:
     text = f"a step of the script has {point.batch_per_gpu} samples per GPU, {planned}"
     is_passed = f"{text}: is {{batch_per_gpu}} in workload.args?"
     is_guess = any(run.throughput.source == "guessed" for run in group.good)
-    if is_guess or any(remark.kind == "doubtful count" for run in group.good for remark in run.record.remarks):
+    if is_guess or any(each.kind == "doubtful count" for run in group.good for each in run.record.remarks):
         doubt = "a guess" if is_guess else "in doubt"
         return f"{text}; the {point.batch_per_gpu} is {doubt}: set workload.samples_per_step in config.yaml"
     if point.batch_per_gpu % group.first.batch_per_gpu:

@@ -16,6 +16,7 @@ from ddp_ladder.common.messages import box, numbered
 from ddp_ladder.common.model import Model, Several, Version2
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
+from ddp_ladder.gates.interval import doubt_in_words
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.measuring.fingerprint import MUST_MATCH
 from ddp_ladder.plan.plan import Plan, RunSpec
@@ -254,7 +255,7 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint) -> Iterator[tuple
             if point.statistic == SAMPLES_PER_TIME:
                 more = "raise measure.max_steps, or train longer: slow steps recur"
             yield f"in other jobs it may be {figure.text(low)} to {figure.text(high)}", more
-    yield from ((doubt.in_words, doubt.next) for doubt in estimate.doubts)
+    yield from ((doubt_in_words(doubt), doubt.next) for doubt in estimate.doubts)
 
 
 def _data_wait(point: ScalePoint, most: float) -> Finding:

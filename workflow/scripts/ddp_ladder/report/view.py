@@ -25,6 +25,7 @@ from ddp_ladder.gates.figures import (
     TOKENS_PER_S_PER_GPU,
     shares_of_rates,
 )
+from ddp_ladder.gates.interval import doubt_in_words
 from ddp_ladder.gates.points import WITNESSED, ScalePoint, other_processes
 from ddp_ladder.gates.verdict import Place, Verdict
 from ddp_ladder.measuring import fingerprint
@@ -390,10 +391,11 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
         text += f" Decided on the estimate alone: {Place.of(item).scale} {full_stop(item.measured)}"
         text += _judged_earlier(gate, points)
     figures = [figure for point in last for figure in (point.of("efficiency"), point.rate) if figure]
-    in_doubt = [doubt for figure in figures for doubt in figure.doubts if doubt.in_words not in text]
+    told = {doubt_in_words(doubt): doubt.next for figure in figures for doubt in figure.doubts}
+    in_doubt = {words: advice for words, advice in told.items() if words not in text}
     if in_doubt:
-        text += f" In doubt: {full_stop('; '.join(dict.fromkeys(doubt.in_words for doubt in in_doubt)))}"
-    steps = [disturbed.next] if disturbed else [doubt.next for doubt in in_doubt]
+        text += f" In doubt: {full_stop('; '.join(in_doubt))}"
+    steps = [disturbed.next] if disturbed else [*in_doubt.values()]
     is_unlike = any(point.status in ("check", "not comparable") for point in last)
     kind: Kind = "doubtful" if doubts or disturbed or in_doubt or is_unlike else "reached"
     return Headline(kind, text, steps[0] if steps else None)
