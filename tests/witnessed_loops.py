@@ -11,7 +11,7 @@ import threading
 
 import torch
 import torch.nn.functional as F
-from ddp_ladder_instrument.testimony import MIXED, NO_BATCH, NO_TENSORS, ROWS, UNSEEN
+from ddp_ladder_instrument.testimony import CLOSURE, MIXED, NO_BATCH, NO_TENSORS, ROWS, UNSEEN
 from torch import distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -206,6 +206,25 @@ def interleaved_validation(tally):
         learn(m, o, x, y, tally)
         a, b = next(v)
         cross_entropy(m(a), b).item()
+
+
+@doubted(CLOSURE)
+def lbfgs_over_the_loader(tally):
+    m = net()
+    o = torch.optim.LBFGS(m.parameters(), max_iter=4)
+    for _ in range(5):
+
+        def c():
+            o.zero_grad()
+            losses = []
+            for x, y in batches:
+                losses.append(cross_entropy(m(x), y))
+                losses[-1].backward()
+            return sum(l.detach() for l in losses)
+
+        batches = data()
+        o.step(c)
+        tally.append(24)
 
 
 @loop

@@ -187,6 +187,34 @@ def test_eval_mode_is_training_once_the_batch_was_drawn() -> None:
     assert judged.phases["validations_s"] == [(1e9 + began_s, 1e9 + ended_s)]
 
 
+@pytest.mark.parametrize("is_witnessed", [True, False])
+@pytest.mark.parametrize("where", ["between", "inside", "between, kept"])
+def test_a_rare_pass_without_gradients_is_no_part_of_a_step(where: str, is_witnessed: bool) -> None:
+    """Some batches of another loader each 10 steps, by an iterator of their own or by one that is kept."""
+    script = Script()
+    train, validation = Loader(script, [8] * 40), Loader(script, [4] * 99)
+    kept = iter(validation)
+
+    def validate() -> None:
+        drawing = kept if "kept" in where else iter(validation)
+        script.grad = False
+        for _ in range(3):
+            next(drawing)
+            script.now_s += 10
+        script.grad = True
+
+    for index, batch in enumerate(train):
+        if where == "inside" and index % 10 == 5:
+            validate()
+        script.gradient((batch,))
+        script.step()
+        if where != "inside" and index % 10 == 5:
+            validate()
+    judged = judge(script.log, None, beside={validation.number} if is_witnessed else ())
+    assert [*judged.table.samples] == [8] * 40
+    assert [*judged.table.step_time_s] == pytest.approx([2.0] + [1.875] * 39, abs=0.13)
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_a_gradient_that_is_carried_over_passes_counts_for_the_step_that_applies_it(same: bool) -> None:
     script = Script()

@@ -65,7 +65,8 @@ class Drawing:
             raise StopIteration
         if not self._position:
             script.add(log.PLACE, self._number, self._place)
-        script.add(log.DRAW if script.grad else log.DRAW_NO_GRAD, self._number, size, seconds=WAIT_S)
+        kind = log.DRAW if script.grad else log.DRAW_NO_GRAD
+        script.add(kind, self._number, size, c=log.NO_MARK, seconds=WAIT_S)
         self._position += size
         script.batches += 1
         script.drawn.append(Drawn(self._number, place(self._place), size))

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.measuring.owners import BESIDE
 from ddp_ladder.records.record import Record
@@ -106,12 +105,14 @@ class Ranks:
 class Truth:
     """Samples/s of the measured steps. without: of the same loop that does nothing beside the training.
 
-    hidden: of this loop without what is beside it: a stall of another rank meanwhile costs nothing. beside_s: of all.
+    hidden: of this loop without what is beside it: a stall of another rank meanwhile costs nothing. beside_s: of all,
+    beside_least_s: without such stalls.
     """
 
     without: float
     hidden: float
     beside_s: float
+    beside_least_s: float
 
 
 def measured(world: World) -> tuple[Record, Truth]:
@@ -132,7 +133,9 @@ def measured(world: World) -> tuple[Record, Truth]:
     samples = (STEPS - first - 1) * BATCH * world.ranks
     spent_s = ranks.spent_s[-1] - ranks.spent_s[first]
     whole_s, without_s = (each.ended_s[-1] - each.ended_s[first] for each in (ranks, without))
-    return record, Truth(samples / without_s, samples / (whole_s - spent_s), ranks.spent_s[-1] - ranks.spent_s[0])
+    beside_s = ranks.spent_s[-1] - ranks.spent_s[0]
+    least_s = (ranks.ended_s[-1] - ranks.ended_s[0]) - (without.ended_s[-1] - without.ended_s[0])
+    return record, Truth(samples / without_s, samples / (whole_s - spent_s), beside_s, least_s)
 
 
 WORLDS = st.builds(
@@ -156,7 +159,8 @@ def test_the_figure_is_that_of_the_training(world: World) -> None:
     record, truth = measured(world)
     rate, loop_s = record.throughput.samples_per_s_total, STEPS * BATCH * world.ranks / truth.without
     assert 0.95 * truth.without < rate < 1.05 * truth.hidden
-    assert record.owners_s.get(BESIDE, 0.0) == pytest.approx(truth.beside_s, rel=0.05, abs=0.05 * loop_s)
+    slack_s = 0.05 * (loop_s + truth.beside_s)
+    assert truth.beside_least_s - slack_s <= record.owners_s.get(BESIDE, 0.0) <= truth.beside_s + slack_s
     said = {remark.kind for remark in record.remarks}
     is_alone = world.alone and world.ranks > 1
     if truth.beside_s > 0.2 * loop_s:

@@ -151,7 +151,7 @@ class Machine:
 
     def _on_begin(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         now_s = self._time_s(c, begin_s)
-        pass_ = self._passes[thing] = Pass(int(thing), int(a), int(b), now_s)
+        pass_ = self._passes[thing] = Pass(int(thing), int(a), int(b), now_s, self.table.count)
         if c != log.OTHER_THREAD:
             self.timer.enter(pass_, now_s)
 
@@ -183,24 +183,27 @@ class Machine:
         counts = self.places.setdefault(pass_.place, [0, 0, 0])
         counts[0] += 1
         counts[1] += int(a)
-        if pass_.is_beside:
-            pass_.drawn += 1
-            if timer.owner is None or not timer.owner.is_drawn(count):  # else it is a part of that step
-                timer.enter(pass_, self._time_s(c, begin_s))
-            return
-        now_s = self._time_s(c, begin_s)
+        now_s, is_beside = self._time_s(c, begin_s), pass_.is_beside
+        is_rare = (is_beside or is_aside) and timer.is_rare(pass_)
+        pass_.drawn += is_beside
+        is_in_step = timer.owner is not None and timer.owner.is_drawn(count)
+        if is_beside and is_in_step and not (is_rare and timer.ends_in_step(pass_)):
+            return  # it is a part of that step
         if not self._pending and count:
             timer.end_rest(now_s if self._is_timed(c) else None)
         if timer.owner is not pass_:
             timer.enter(pass_, now_s)
-        if self._skipped:
+        if self._skipped and not is_beside:
             self._end_skipped()
         if pass_.step != count:
             pass_.begin_step(count)
+        is_first = all(each is pass_ or each.between_steps for each in self._pending)
         if not pass_.batches:
             self._pending.append(pass_)
         pass_.batches += 1
-        pass_.between_steps = timer.evaluating and timer.between_steps
+        pass_.between_steps = (timer.evaluating and timer.between_steps) or (is_first and (is_beside or is_rare))
+        if is_beside:
+            return
         self.trained.draw(pass_, int(a), int(b), is_aside)
         pass_.wait_s += end_s - begin_s
         while self._comm and self._comm[-1][0] >= begin_s:  # made by the loader: they are a wait for data
@@ -219,6 +222,8 @@ class Machine:
         self._over.append(thing)
         if pass_.drawn:
             count = self.pass_over_at = self.table.count
+            if not pass_.stepped:
+                self.timer.note_end(pass_)
             if count and not pass_.stepped:
                 self.phases.end_pass(pass_, self._time_s(c, end_s))
         pass_.living, pass_.exhausted = False, a == 1

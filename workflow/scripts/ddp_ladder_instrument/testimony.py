@@ -19,6 +19,7 @@ NO_TENSORS = "batches without tensors, which cannot be followed"
 NO_BATCH = "steps that changed parameters by data of no loader"
 MIXED = "steps that train on a batch of an earlier step beside a new one"
 ROWS = "batches of which the loss saw only some rows"
+CLOSURE = "batches that a closure draws inside an optimizer's step, which may call it several times"
 
 
 class Drawn(NamedTuple):

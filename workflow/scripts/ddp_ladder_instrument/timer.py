@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
@@ -19,10 +19,17 @@ LEAST_RESTS = 5
 
 
 class UsualTurn(NamedTuple):
-    """Medians of a run, in seconds. rest_s: from a step to the draw of the next one's first batch."""
+    """Medians of a run, in seconds. rest_s: from a step to the draw of the next one's first batch.
+
+    rare: loaders that draw with gradients off, in eval mode, or at places that never train, for fewer than half of the
+    steps: such a pass is a validation, though it may go on at the next one. short: passes without a step that end
+    before the next.
+    """
 
     rest_s: float
     step_s: float
+    rare: frozenset[int]
+    short: frozenset[int]
 
 
 class PassTimer:
@@ -38,6 +45,9 @@ class PassTimer:
         self._rests_s: deque[float] = deque(maxlen=RECENT)
         self._resting: Pass | None = None  # the pass that went on after the last step, until the next draw
         self._rest_began_s = 0.0
+        self._steps_of: Counter[int] = Counter()  # of each loader: steps for which it drew what may be no training
+        self._last_of: dict[int, int] = {}  # the last of them
+        self._short: set[int] = set()
         self.paused_at = -1  # the number of steps when the training mode last ended
         self.after = Pass(AFTER)  # owns the time after a pass
         self.outside = Pass(OUTSIDE)  # owns the time of a training loop without a DataLoader
@@ -170,7 +180,26 @@ class PassTimer:
         """Return what was usual so far; None after few steps."""
         if len(self._rests_s) < LEAST_RESTS:
             return None
-        return UsualTurn(statistics.median(self._rests_s), statistics.median(self._table.recent_s))
+        rare = frozenset(loader for loader, steps in self._steps_of.items() if steps < self._table.count / 2)
+        return UsualTurn(
+            statistics.median(self._rests_s), statistics.median(self._table.recent_s), rare, frozenset(self._short)
+        )
+
+    def is_rare(self, pass_: Pass) -> bool:
+        """Note a draw of what may be no training; return True if its loader makes such ones for few of the steps."""
+        loader, count = pass_.loader, self._table.count
+        if self._last_of.get(loader) != count:
+            self._last_of[loader] = count
+            self._steps_of[loader] += 1
+        return self._usual is not None and loader in self._usual.rare
+
+    def note_end(self, pass_: Pass) -> None:
+        """Note the end of a pass without a step."""
+        if pass_.row == self._table.count:
+            self._short.add(pass_.number)
+
+    def ends_in_step(self, pass_: Pass) -> bool:
+        return self._usual is not None and pass_.number in self._usual.short
 
     def _own(self, owner: Pass | None, now_s: float) -> None:
         """End the running segment and begin one of ``owner``."""

@@ -45,12 +45,13 @@ class Pass:
 
     __slots__ = (
         "ahead", "aside", "batches", "before", "began_s", "between_steps", "carried_comm_s", "carried_s", "drawn",
-        "dropped", "epoch", "exhausted", "is_beside", "living", "loader", "number", "place", "position", "real", "step",
-        "stepped", "untrained", "wait_s", "waiting",
+        "dropped", "epoch", "exhausted", "is_beside", "living", "loader", "number", "place", "position", "real", "row",
+        "step", "stepped", "untrained", "wait_s", "waiting",
     )  # fmt: skip
 
-    def __init__(self, number: int, loader: int = -1, real: int = -1, began_s: float = 0.0) -> None:
+    def __init__(self, number: int, loader: int = -1, real: int = -1, began_s: float = 0.0, row: int = -1) -> None:
         self.number, self.loader, self.began_s = number, loader, began_s
+        self.row = row  # that it began in
         self.real = real  # its samples that are no padding, which come first; -1: all, or unknown
         self.place, self.is_beside = -2 - loader, False  # what draws from it, and whether it never trains
         self.living, self.exhausted = True, False

@@ -37,6 +37,7 @@ from ddp_ladder_instrument.loader_hooks import LoaderHooks
 from ddp_ladder_instrument.places import frame_outside
 from ddp_ladder_instrument.samplers import LoaderPass
 from ddp_ladder_instrument.testimony import (
+    CLOSURE,
     MANUAL,
     MIXED,
     NO_BATCH,
@@ -195,6 +196,8 @@ class Witness:
         for tensor in tensors:
             self._put(tensor, tags, True)
         self.doubts[NO_TENSORS] += not tensors
+        self._forget_raised()
+        self.doubts[CLOSURE] += bool(self._running)
 
     def before_step(self, optimizer: Any) -> None:
         number = self._numbers.setdefault(optimizer, len(self._numbers))

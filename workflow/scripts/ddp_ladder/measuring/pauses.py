@@ -96,7 +96,7 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Finding, ...]]:
     is_known, steps = known_s.max(axis=0, initial=0.0) >= SHORTEST_S, np.arange(shared)
     alone = np.where(is_known, known_s, idle_s).argmax(axis=0)
     more_s = idle_s[alone, steps] - idle_s
-    longer_s = np.minimum(*(each_s - each_s[alone, steps] for each_s in (rows_s, rows_s - data_s)))
+    longer_s = np.minimum(rows_s - rows_s[alone, steps], rows_s - data_s)
     is_held = more_s >= np.where(is_known, SHORTEST_S, LONG_REST_S)
     waits_s = np.where(is_held, np.minimum(more_s, longer_s).clip(0.0), 0.0)
     # In eval mode, or between two passes, the others wait in no step.

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from ddp_ladder_instrument.log import Log
 from ddp_ladder_instrument.machine import judge
-from ddp_ladder_instrument.testimony import MIXED, NO_TENSORS, ROWS
+from ddp_ladder_instrument.testimony import CLOSURE, MIXED, NO_TENSORS, ROWS
 
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.records.raw_models import DrawingPlace, RankEnd, Witnessed, WitnessedPlace, WitnessStatus
 from ddp_ladder.records.steps import Steps
 
-UNDECIDED = (MIXED, ROWS, NO_TENSORS)
+UNDECIDED = (MIXED, ROWS, NO_TENSORS, CLOSURE)
 """Doubts with which the witness's number is as uncertain as that of the rules."""
 OTHER_SHARE = 0.1  # by which the share that the rules count may differ between a run and the witness's
 NAMED = 3
