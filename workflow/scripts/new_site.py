@@ -26,7 +26,7 @@ def main(arguments: Namespace) -> int:
         print(f"kept as it is: {each} (to compare: diff {shlex.quote(str(each))} {shlex.quote(str(file))})")
     for partition in cluster.partitions[:1]:
         print(f"chosen: partition {partition.in_words}; {cluster.limits(partition.name)}")
-        if partition.is_down:
+        if len(partition.down) == sum(partition.shapes.values()):  # none of its nodes starts a job now
             print(f"warning: no node of it starts a job now: {in_short([*partition.down])} (`sinfo --list-reasons`)")
     print(f"written: {file}" if is_new else f"nothing to write: {file} is this draft already")
     named = "" if file == CLUSTER else f" --config cluster={shlex.quote(str(file))}"

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain, count
@@ -40,8 +40,8 @@ from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.plan.short_runs import place_of
 from ddp_ladder.preflight.result import bad_nodes, result_of
 from ddp_ladder.records.packed import RawContent
-from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
-from ddp_ladder.records.raw_models import Progress, RunEnd, RunFile, read_progress, read_run_file
+from ddp_ladder.records.raw_files import RawRun, of_run_if_there, read_raw_run
+from ddp_ladder.records.raw_models import Progress, RunEnd, RunFile, read_run_file
 from ddp_ladder.records.record import Failure, Record
 from ddp_ladder.slurm.jobs import AGAIN, GONE, Advice, JobState, ask, scale_of_name
 from ddp_ladder.slurm.lock import CLOCKS_S
@@ -363,12 +363,8 @@ class RunStart:
     @classmethod
     def read(cls, records: RunRecords, directory: RunDirectory, run: RunFile) -> RunStart:
         """Read it. Raises OSError or ValueError."""
-        start = cls(directory, run, records.stored_or_assembled(directory))
-        with suppress(OSError, ValueError):
-            start = replace(start, ended=of_run(run, RunEnd, directory.ended))
-        with suppress(OSError, ValueError):
-            start = replace(start, progress=read_progress(directory.progress))
-        return start
+        record, ended = records.stored_or_assembled(directory), of_run_if_there(run, RunEnd, directory.ended)
+        return cls(directory, run, record, ended, readable(Progress, directory.progress))
 
     @cached_property
     def raw(self) -> RawRun:

@@ -141,7 +141,7 @@ def slow_pairs(pairs: Iterable[PairRow]) -> tuple[PairRow, ...]:
     A pair that was not measured alone is compared with what others reached beside others only: a busy switch is no
     fault of its nodes.
     """
-    tested = _by_rate(pairs)
+    tested = sorted((pair for pair in pairs if pair.is_tested), key=_rate)  # the slowest first
     fastest = max((_rate(pair) for pair in tested), default=0.0)
     beside = max((pair.busbw_gb_per_s or 0.0 for pair in tested), default=0.0)
     return tuple(
@@ -153,11 +153,6 @@ def _rate(pair: PairRow) -> float:
     """Return the bandwidth of a tested pair, alone if it was measured alone."""
     alone, beside = pair.alone_busbw_gb_per_s, pair.busbw_gb_per_s
     return (beside or 0.0) if alone is None else alone
-
-
-def _by_rate(pairs: Iterable[PairRow]) -> list[PairRow]:
-    """Return the pairs that were tested, the slowest first."""
-    return sorted((pair for pair in pairs if pair.is_tested), key=_rate)
 
 
 # Transports in NCCL's log at INFO

@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +32,7 @@ from ddp_ladder.preflight.result import (
     error,
     most_at_once,
 )
-from ddp_ladder.records.raw_files import of_run
+from ddp_ladder.records.raw_files import of_run_if_there
 from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
 from ddp_ladder.settings.terms import runtime_key
 
@@ -97,7 +96,8 @@ def _why(
     if cause and not (is_ambiguous and killed) and not ((is_ambiguous or of_nobody) and silent_nodes):
         return _named(run, nodes, cause, words)
     for name, several in killed.items():
-        return _Why(f"{rank_numbers(several)} {_was(several)} ended by {name}", of(several), "")
+        what = f"{rank_numbers(several)} {'was' if len(several) == 1 else 'were'} ended by {name}"
+        return _Why(what, of(several), "")
     if raised := [rank for rank in behind if _has_own_error(rank)]:
         first = min(raised, key=lambda rank: rank.at_s)
         alike = [rank.rank for rank in raised if (rank.doing, _line(rank)) == (first.doing, _line(first))]
@@ -154,10 +154,6 @@ def _named(run: RunFile, nodes: Sequence[str], cause: Match, words: Sequence[Wor
     return _Why(what, [*dict.fromkeys(places)], advice, "node" if cause.signature.id in BROKEN else "software")
 
 
-def _was(several: Sequence[int]) -> str:
-    return "was" if len(several) == 1 else "were"
-
-
 def _line(rank: ProbeRank) -> str:
     return (rank.error or "").splitlines()[0]
 
@@ -194,7 +190,7 @@ class PreflightDirectory(RunDirectory):
 
 def facts_by_node(directory: PreflightDirectory, run: RunFile) -> dict[str, NodeFacts | None]:
     """Return the facts by the nodes' names in findings, in the order of the node ranks; None for a missing file."""
-    return {name: _of_this_job(NodeFacts, directory.node_facts(k), run) for k, name in enumerate(node_names(run))}
+    return {name: of_run_if_there(run, NodeFacts, directory.node_facts(k)) for k, name in enumerate(node_names(run))}
 
 
 def node_names(run: RunFile) -> tuple[str, ...]:
@@ -216,7 +212,7 @@ def assemble_preflight(
     """
     run = read_run_file(directory)
     spec, nodes, facts = run.spec, node_names(run), facts_by_node(directory, run)
-    files = {k: _of_this_job(ProbeRank, directory.ranks / f"rank{k}.json", run) for k in range(spec.world_size)}
+    files = {k: of_run_if_there(run, ProbeRank, directory.ranks / f"rank{k}.json") for k in range(spec.world_size)}
     ranks = {k: file for k, file in files.items() if file is not None and file.rank == k}
     on_node = grouped((rank.node_rank, rank) for rank in ranks.values())
     several = [*ranks.values()] if len(ranks) == spec.world_size > 1 else []
@@ -232,7 +228,7 @@ def assemble_preflight(
             return
         yield from node_findings(spec, job, facts)
         if has_collectives:
-            left = (_of_this_job(AgentEnd, directory.agent_end(agent), run) for agent in run.all_agents)
+            left = (of_run_if_there(run, AgentEnd, directory.agent_end(agent)) for agent in run.all_agents)
             ends = [end for end in left if end]
             yield from collectives.identity_findings(spec, ranks, nodes)
             yield from collectives.value_findings(spec, ranks, nodes)
@@ -273,12 +269,6 @@ def _node(name: str, facts: NodeFacts | None, ranks: Sequence[ProbeRank]) -> Nod
         address=facts.interface.address if facts else None,
         cpus=facts.cpus if facts else None,
     )
-
-
-def _of_this_job(model: type[File], path: Path, run: RunFile) -> File | None:
-    with suppress(OSError, ValueError):
-        return of_run(run, model, path)
-    return None
 
 
 def _head(log: Path, size: int) -> str:

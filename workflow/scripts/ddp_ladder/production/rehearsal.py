@@ -73,10 +73,6 @@ class Start:
     def made_a_step(self) -> bool:
         return bool(self.steps or self.first)
 
-    @property
-    def is_timed_out(self) -> bool:
-        return self.end == "time limit"
-
 
 def judge_rehearsal(first: RawRun, second: RawRun) -> tuple[Finding, ...]:
     """Return what two starts of a script show, first the judgement."""
@@ -279,7 +275,7 @@ def _unseen(first: Start, second: Start) -> str:
     """Return why nothing is known of the states."""
     if not first.first or not second.first:
         return "no state of the parameters is known, as without a torch optimizer"
-    if first.is_timed_out:
+    if first.end == "time limit":
         return f"{first.name} was ended by its time limit and left no last state, and the optimizer counts no steps"
     return "the parameters did not change enough, or cannot be compared"
 

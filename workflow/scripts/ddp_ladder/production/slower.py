@@ -26,7 +26,7 @@ from ddp_ladder.nodes.sampler import THROTTLE_REASONS, MonitorFile, last_cells, 
 from ddp_ladder.nodes.usage import LARGEST_VALUE
 from ddp_ladder.production.chain import Chain, is_to_stop, takes_save
 from ddp_ladder.production.growing import Growth
-from ddp_ladder.records.raw_files import of_run
+from ddp_ladder.records.raw_files import of_run_if_there
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, Slow, SlowFile
 
 Sums = NDArray[np.float64]
@@ -206,8 +206,8 @@ class SpeedWatch:
 
     def _totals(self) -> Iterator[RankTotals]:
         for agent in self._run.all_agents:
-            with suppress(OSError, ValueError):
-                yield from of_run(self._run, AgentTotals, self._run_directory.totals(agent)).ranks
+            if totals := of_run_if_there(self._run, AgentTotals, self._run_directory.totals(agent)):
+                yield from totals.ranks
 
     def _look(self) -> None:
         now = sums_of(self._totals(), self._run.spec.world_size)
@@ -237,8 +237,8 @@ class SpeedWatch:
         """Return the used and the whole memory of each node and GPU that is sampled, in bytes."""
         for node_rank, node in enumerate(self._run.nodes):
             if node not in self._memories:
-                with suppress(OSError, ValueError):
-                    about = of_run(self._run, MonitorFile, self._run_directory.monitor(node_rank))
+                about = of_run_if_there(self._run, MonitorFile, self._run_directory.monitor(node_rank))
+                if about is not None:
                     self._memories[node] = memories_of(about)
         return {
             place: (samples[node][column], size)

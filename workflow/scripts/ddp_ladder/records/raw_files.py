@@ -278,6 +278,13 @@ def of_run(run: RunFile, model: type[File], path: Path, content: bytes | None = 
     return _of(run, model, parsed_json(read_bytes(path) if content is None else content, path))
 
 
+def of_run_if_there(run: RunFile, model: type[File], path: Path) -> File | None:
+    """Return a file of this run; None without one that can be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return of_run(run, model, path)
+    return None
+
+
 def _of(run: RunFile, model: type[File], data: Any) -> File:
     file = model.from_json(data)
     if (file.spec_hash, file.job) != (run.spec_hash, run.job):

@@ -30,6 +30,7 @@ from ddp_ladder.settings.terms import (
     REFERENCE_VARIANT,
     batches,
     expand,
+    is_mig,
     whole_number,
 )
 from ddp_ladder.settings.yaml import KeyPath, YamlFile, shown
@@ -214,7 +215,7 @@ def _scales(settings: Settings) -> Iterator[Problem]:
         for index, scale in enumerate(stage.scales):
             place = "stage3" if scale.nodes > 1 else "stage2"
             where = settings.config.where("stages", stage.name, "scales", index)
-            if scale.gpus_per_node > 1 and settings.site.node.has_slices:
+            if scale.gpus_per_node > 1 and is_mig(settings.site.node.gres or ""):
                 what = "a process sees one MIG slice, so no second rank of a node has a GPU"
                 advice = f"remove {scale}, or name whole GPUs in {settings.cluster.where('node', 'gres')}"
                 yield Problem(where, what, f"{scale} with gres: {settings.site.node.gres}", "such as 1x1, 2x1", advice)

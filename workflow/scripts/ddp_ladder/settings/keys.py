@@ -75,11 +75,6 @@ class Node(KeySection):
     """Memory per node in MB, as in --mem (1024 MB are 1 GB); null is the partition's default."""
 
     @property
-    def has_slices(self) -> bool:
-        """True if its GPUs are slices of GPUs (MIG)."""
-        return terms.is_mig(self.gres or "")
-
-    @property
     def threads_per_rank(self) -> int:
         """Cores of one process: the same at every scale, so that the baseline does not win by using idle cores."""
         return max(1, self.cpus // self.gpus)

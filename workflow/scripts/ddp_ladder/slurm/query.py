@@ -308,11 +308,6 @@ class Partition:
         nodes = ", ".join(f"{count(number, 'node')} with {shape}" for shape, number in self.shapes.items())
         return f"{self.name}: {nodes or 'no nodes'}"
 
-    @property
-    def is_down(self) -> bool:
-        """True if none of its nodes starts a job now."""
-        return len(self.down) == sum(self.shapes.values())
-
 
 def read_nodes() -> list[dict[str, str]]:
     """Ask Slurm for its nodes. Raises SlurmError."""
