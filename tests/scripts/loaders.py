@@ -1,7 +1,7 @@
 """Loaders of many kinds, two epochs each.
 
-Streams (collated, own_batches); batches that do not hold what the sampler gave (dropping); a dataset's own items, one
-for each index (items), or tokens (texts); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and one
+Streams (collated, packed, own_batches); batches that do not hold what the sampler gave (dropping); a dataset's own items,
+one for each index (items), or tokens (texts); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and one
 whose only iterator is not made by DataLoader.__iter__ (infinite: Ultralytics'); webdataset's, in which what the
 DataLoader inside yields fills a buffer, is shuffled and batched again (web_shuffled, web_cut_short).
 """
@@ -87,6 +87,11 @@ class InfiniteDataLoader(DataLoader):
             yield next(self.iterator)
 
 
+def packed(samples):
+    """Put two samples into a row."""
+    return torch.stack(samples).reshape(-1, 2, 4)
+
+
 def of_data(kind=DataLoader):
     return kind(DATA, batch_size=4, shuffle=True, num_workers=WORKERS)
 
@@ -119,6 +124,9 @@ def epochs():
     }
     kept = {
         "collated": lambda: DataLoader(Stream(64, lambda index: torch.ones(4)), 6, num_workers=WORKERS),
+        "packed": lambda: DataLoader(
+            Stream(60, lambda index: torch.ones(4)), 6, collate_fn=packed, num_workers=WORKERS
+        ),
         "own_batches": lambda: DataLoader(
             Stream(64, lambda index: torch.ones(index % 5 + 1, 4)), batch_size=None, num_workers=WORKERS
         ),
@@ -133,6 +141,9 @@ def epochs():
         yield unnamed[KIND]() if loader is None else loader
 
 
+COUNTS = {"items": lambda batch: 1, "packed": lambda batch: 2 * len(batch)}
+
+
 def inputs(batch):
     if isinstance(batch, dict):
         return batch["x"]
@@ -140,4 +151,4 @@ def inputs(batch):
 
 
 if __name__ == "__main__":
-    train(epochs(), lambda batch: 1 if KIND == "items" else len(inputs(batch)), inputs)
+    train(epochs(), COUNTS.get(KIND, lambda batch: len(inputs(batch))), inputs)

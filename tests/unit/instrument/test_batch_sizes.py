@@ -56,12 +56,12 @@ def test_a_size_that_nobody_announced_is_read(batch: str) -> None:
     assert tuple(sizes.unclear) == unclear
 
 
-def test_the_loaders_batch_size_decides_between_tensors_that_disagree() -> None:
-    whole, last = ({"pixels": zeros(70, 9), "input_ids": zeros(size, 7)} for size in (8, 3))
-    sizes, packed = BatchSizes(usual=8), BatchSizes(usual=8)
-    assert [sizes.measure(batch, None)[0] for batch in (whole, whole, last)] == [8, 8, 3]
-    packed.measure(last, None)
-    assert [sizes.unclear, packed.unclear] == [[], [3, 70]]
+def test_items_that_a_loader_takes_from_a_stream_are_samples_and_its_last_batch_has_what_is_left() -> None:
+    whole, last, packed = zeros(8, 9), zeros(3, 9), zeros(4, 70)
+    sizes, of_packed = BatchSizes(is_stream=True), BatchSizes(is_stream=True)
+    assert [sizes.measure(batch, 8)[0] for batch in (whole, whole, last)] == [8, 8, 3]
+    assert [of_packed.measure(packed, 16)[0] for _ in range(3)] == [16] * 3
+    assert [sizes.unclear, of_packed.unclear] == [[], []]
 
 
 COMPARED: dict[str, tuple[Any, int, tuple[int, ...]]] = {  # of 6 indices
@@ -76,9 +76,10 @@ COMPARED: dict[str, tuple[Any, int, tuple[int, ...]]] = {  # of 6 indices
     "some images are left out, and their boxes": ([zeros(5, 3, 8, 8), zeros(40, 5)], 5, ()),
     "some texts are left out": (["a"] * 5, 5, ()),
     "all are left out": (None, 0, ()),
-    "all in one row": ({"input_ids": zeros(1, 70), "position_ids": zeros(1, 70)}, 6, (1, 6)),
-    "packed into fewer rows": ({"cu_seqlens": zeros(9), "input_ids": zeros(2, 7)}, 6, (2, 6, 9)),
-    "points": ([zeros(500, 3), zeros(500)], 6, (6, 500)),
+    "all in one row": ({"input_ids": zeros(1, 70), "position_ids": zeros(1, 70)}, 6, ()),
+    "packed into fewer rows": ({"cu_seqlens": zeros(9), "input_ids": zeros(2, 7)}, 6, ()),
+    "points, or batches": ([zeros(500, 3), zeros(500)], 6, (6, 500)),
+    "two sizes that may be what arrived": ([zeros(5, 3), zeros(4)], 6, (4, 5, 6)),
     "as they are": ([(zeros(3, 8, 8), 1)] * 6, 6, ()),
     "as they are, some are left out": ([(zeros(4), zeros(()))] * 5, 5, ()),
     "half of them are left out": ([zeros(2, 3), zeros(2)], 2, ()),
@@ -114,21 +115,17 @@ def test_a_late_difference_is_noticed() -> None:
 
 def test_a_tensor_of_one_does_not_make_a_streams_item_one_sample() -> None:
     item = [zeros(64, 3, 8, 8), zeros(64), zeros(1)]
-    sizes = BatchSizes(usual=1, items=True)
+    sizes, of_one = BatchSizes(items=True), BatchSizes(items=True)
     assert (sizes.measure(item, None), sizes.unclear) == ((64, 0), [1, 64])
-    for items, each in ((True, [zeros(1, 3, 8, 8), zeros(1)]), (False, item)):  # either way one; collated: a batch of 1
-        sizes = BatchSizes(usual=1, items=items)
-        assert (sizes.measure(each, None), sizes.unclear) == ((1, 0), [])
+    assert (of_one.measure([zeros(1, 3, 8, 8), zeros(1)], None), of_one.unclear) == ((1, 0), [])
 
 
-def test_a_batch_is_never_larger_than_the_loaders() -> None:
-    """One sample of a stream (batch_size=None), or a batch that the dataset has made: nothing tells which."""
+def test_what_a_stream_gives_as_it_is_is_a_sample_or_a_batch() -> None:
+    """Nothing tells which."""
     for item in (zeros(3, 8, 8), {"input_ids": zeros(1024), "labels": zeros(1024)}):
-        sizes = BatchSizes(usual=1)
+        sizes = BatchSizes(items=True)
         size, _ = sizes.measure(item, None)
         assert sizes.unclear == [1, size]
-    last = BatchSizes(usual=8)
-    assert (last.measure(zeros(3, 4), None), last.unclear) == ((3, 0), [])
 
 
 # What the dataset gives; its indices, size, what it may be.
@@ -145,7 +142,7 @@ ITEMS: dict[str, tuple[Any, int | None, int, list[int]]] = {
 @pytest.mark.parametrize("item", ITEMS)
 def test_what_a_dataset_has_for_an_index_is_one_sample(item: str) -> None:
     content, announced, size, unclear = ITEMS[item]
-    sizes = BatchSizes(usual=1, items=True)
+    sizes = BatchSizes(items=True)
     assert {sizes.measure(content, announced)[0] for _ in range(3 * FIRST_BATCHES)} == {size}
     assert sizes.unclear == unclear
 
@@ -201,7 +198,7 @@ TOKENS: dict[str, tuple[list[Any], list[int]]] = {  # batches of 4; the differen
 @pytest.mark.parametrize("batches", TOKENS)
 def test_the_tokens_of_a_sample_are_the_one_length_of_input_ids(batches: str) -> None:
     given, lengths = TOKENS[batches]
-    sizes = BatchSizes(usual=4)
+    sizes = BatchSizes()
     for batch in given:
         sizes.measure(batch, 4)
     assert sizes.lengths == lengths

@@ -36,7 +36,12 @@ def test_stateful_loader_of_torchdata(warm: Warm, tmp_path: Path, line: str) -> 
 
 OF_DATA = ("unnamed 0", "unnamed 2", "iterator 0", "infinite 2", "texts 2")
 # Sizes that unclear batches may have, and the samples of a batch as the sampler gave it.
-ARRIVES: dict[str, tuple[list[int], int]] = {"dropping 2": ([], 8), "own_batches 0": ([1, 2], 3), "items 0": ([], 1)}
+ARRIVES: dict[str, tuple[list[int], int]] = {
+    "dropping 2": ([], 8),
+    "own_batches 0": ([1, 2], 3),
+    "items 0": ([], 1),
+    "packed 2": ([], 6),
+}
 
 
 @pytest.mark.parametrize("line", OF_DATA)

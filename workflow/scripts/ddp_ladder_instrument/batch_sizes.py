@@ -1,8 +1,9 @@
-"""The number of samples in a batch: what the sampler gave, compared with what arrived, or else read from the batch.
+"""The number of samples in a batch: what its loader took from the dataset, unless fewer arrived, or else what it shows.
 
-A collate_fn may leave samples out, or pack them, so the number of indices is believed only if the batch shows it, as a
-dimension or the length of a list. Fewer rows than indices are what arrived. If nothing in the batch tells the number,
-or its tensors disagree, the count is a guess, and is recorded as one.
+What a loader puts together is samples: one for each index, or for each item of a stream. A collate_fn may leave some
+out: rows that are fewer, but more than half as many, are what arrived. It may pack them into fewer rows: they are as
+many samples as before. If there are more rows, alike in all tensors, an item may have been a batch itself: the count is
+then a guess, and is recorded as one.
 
 Without collation (batch_size=None) an index is one sample, and a list of them is as many. A stream then has no indices:
 an item may be one sample or a batch that the dataset has made, so its first dimension is a guess.
@@ -35,16 +36,16 @@ MOST_ELEMENTS = 8192  # of a tensor that are in a digest
 class BatchSizes:
     """The sizes of the batches of one pass."""
 
-    def __init__(self, usual: int | None = None, items: bool = False, real: int | None = None) -> None:
-        self.usual = usual  # samples of a whole batch, if the loader puts them together
+    def __init__(self, items: bool = False, real: int | None = None, is_stream: bool = False) -> None:
         self.items = items  # it puts nothing together: it gives what the dataset has for an index, or a list of them
+        self.is_stream = is_stream  # its last batch, of each worker, has what is left
         self.real = real  # batches before those with which the sampler pads; None: no batch is padding
         self.lengths: list[int] = []  # different ones of input_ids, up to two; 0: a batch without one length
         self.seen = 0  # batches
         self.unclear: list[int] = []  # sizes that an unclear batch of this loader may have; empty: all were clear
         self._left_out = False  # indices whose samples did not arrive
         self._settled = False  # the number can be had without a look at the whole batch
-        self._whole = False  # a batch of the usual size was seen
+        self._whole = False  # a batch has shown as many rows as were taken
 
     def measure(self, batch: object, announced: int | None) -> tuple[int, int]:
         """Return the samples in a batch, and how many of ``announced`` (the sampler's indices; None: unknown) are not.
@@ -65,23 +66,23 @@ class BatchSizes:
     def _measure(self, batch: object, announced: int | None) -> tuple[int, int]:
         first = first_size(batch)
         if first == announced:
+            self._whole = True
             return first, 0
         expected = first if announced is None else announced
         if self._settled and self.seen % EXAMINED_EVERY:
             return expected, 0
         content = Content(batch)
         if announced is None:
-            size, unclear = _read(content, self.usual, self.items)
-            self._whole = self._whole or (size == self.usual and not unclear)
-            smaller = [few for few in unclear if 0 < few < (self.usual or 0)]
-            if self._whole and len(smaller) == 1:  # the last batch
-                size, unclear = smaller[0], ()
+            size, unclear = _read(content, self.items)
         elif batch is None:
             size, unclear = 0, ()
         elif self.items and announced == 1:
-            size, unclear = 1, _doubted(content)
+            size, unclear = 1, _doubted(content, 1)
         else:
             size, unclear = _compared(content, announced)
+            self._whole = self._whole or announced in content.sizes
+            if self.is_stream and self._whole and len(content.sizes) == 1:
+                size, unclear = min(announced, *content.sizes), ()
         if not self.unclear:
             self.unclear += unclear
         dropped = 0 if announced is None else announced - size
@@ -190,12 +191,9 @@ def _asked(thing: Any, name: str) -> Any:
         return None
 
 
-def _read(content: Content, usual: int | None, items: bool) -> tuple[int, tuple[int, ...]]:
+def _read(content: Content, items: bool) -> tuple[int, tuple[int, ...]]:
     """Return the size of a batch that nobody announced, and all sizes that it may have, if there are several."""
-    if usual is not None and usual in content.sizes and not items:  # an item may be a batch that has a tensor of one
-        return usual, ()
-    # A batch may be smaller than the loader's, never larger.
-    sizes = {usual, *content.sizes} if usual and content.sizes and usual < min(content.sizes) else content.sizes
+    sizes = {1, *content.sizes} if items and content.sizes else content.sizes
     unclear = tuple(sorted(sizes)) if len(sizes) > 1 else ()
     if not content.firsts or (unclear and content.records):
         return content.records or (content.lengths or [0])[0], unclear
@@ -203,18 +201,18 @@ def _read(content: Content, usual: int | None, items: bool) -> tuple[int, tuple[
     return max(content.firsts, key=lambda first: first[1])[0], unclear
 
 
-def _doubted(content: Content) -> tuple[int, ...]:
-    """Return the sizes that what the dataset gave for one index may have, if it looks like a batch; else nothing.
+def _doubted(content: Content, announced: int) -> tuple[int, ...]:
+    """Return the sizes that a batch may have if its items look like batches; else nothing.
 
-    A batch: of several tensors, at least one with more dimensions than one, all have the same first dimension.
+    They do if of several tensors, at least one with more dimensions than one, all have the same, larger size.
     """
-    is_alike = len(content.firsts) > 1 and len(content.sizes) == 1
+    is_alike = len(content.firsts) > 1 and len(content.sizes) == 1 and min(content.sizes) > announced
     has_inputs = any(dimensions > 1 for _, dimensions in content.firsts)
-    return tuple(sorted({1, *content.sizes})) if is_alike and has_inputs else ()
+    return tuple(sorted({announced, *content.sizes})) if is_alike and has_inputs else ()
 
 
 def _compared(content: Content, announced: int) -> tuple[int, tuple[int, ...]]:
-    """Return the size of a batch for which the sampler gave ``announced`` indices, and what it may be if unclear."""
+    """Return the size of a batch of ``announced`` indices or items, and what it may be if that is not clear."""
     sizes = content.sizes
     if announced in sizes or announced in content.lengths or announced in content.seconds:  # second: with time first
         return announced, ()
@@ -223,7 +221,7 @@ def _compared(content: Content, announced: int) -> tuple[int, tuple[int, ...]]:
         near = [size for size, dimensions in content.firsts if dimensions == 1][:1]  # labels, for example
     if len(near) == 1:  # the others were left out
         return near[0], ()
-    return announced, tuple(sorted({announced, *sizes})) if sizes else ()
+    return announced, tuple(sorted({announced, *near})) if near else _doubted(content, announced)
 
 
 def digest(batch: object) -> str | None:

@@ -1,7 +1,7 @@
 """The patches on torch's DataLoader: batches yielded, time waited for them, the end of a pass.
 
-The size of a batch is the number of indices that its sampler gave, if the batch agrees. If there are none
-(an IterableDataset, batches made by the dataset), the size is read from the batch itself.
+The size of a batch is the number of indices that its sampler gave, or of the items that it takes from a stream, if the
+batch agrees. If there are none (batches made by the dataset), the size is read from the batch itself.
 
 What another thread than the main one draws is not counted: when the training gets it is not seen. Nor is what
 itertools.cycle gives again, after the first pass.
@@ -216,7 +216,7 @@ def _next_index(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _announce(iterator: Any, index: Any) -> None:
     """Note the size of the batch with these indices."""
-    if iterator._dataset_kind != dataloader._DatasetKind.Map:
+    if iterator._dataset_kind != dataloader._DatasetKind.Map and not iterator._auto_collation:
         return
     state = iterator.__dict__
     sizes: Sizes | None = state.get(SIZES_ATTRIBUTE)

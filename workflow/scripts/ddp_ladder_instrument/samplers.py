@@ -274,9 +274,8 @@ class Source:
         self.dataset = _weakly(loader.dataset)
         self._with_epoch = _weakly(with_epoch(loader))
         items = loader.batch_size is None and loader.batch_sampler is None
-        # Without indices, an item of the dataset is one sample, or a batch that the dataset has made.
-        usual = 1 if items else loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-        self.sizes = BatchSizes(usual, items, real_batches(loader.batch_sampler))
+        is_stream = isinstance(loader.dataset, IterableDataset)
+        self.sizes = BatchSizes(items, real_batches(loader.batch_sampler), is_stream)
         self.facts: dict[str, Any] = {  # those of the record that cannot change
             "num_workers": loader.num_workers,
             "sampler": self.sampling.name,
