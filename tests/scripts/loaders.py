@@ -1,8 +1,8 @@
 """Loaders of many kinds, two epochs each.
 
-Streams (collated, packed, own_batches); batches that do not hold what the sampler gave (dropping); a dataset's own items,
-one for each index (items), or tokens (texts); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and one
-whose only iterator is not made by DataLoader.__iter__ (infinite: Ultralytics'); webdataset's, in which what the
+Streams (collated, packed, own_batches); batches that do not hold what the sampler gave (dropping); a dataset's own
+items, one for each index (items), or tokens (texts); loaders that nobody names (unnamed, iterator, one_by_one, cycle),
+and one whose only iterator is not made by DataLoader.__iter__ (infinite: Ultralytics'); webdataset's, in which what the
 DataLoader inside yields fills a buffer, is shuffled and batched again (web_shuffled, web_cut_short).
 """
 

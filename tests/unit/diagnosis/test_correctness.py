@@ -217,6 +217,11 @@ def test_the_two_ranks_that_share_most(samples: list[list[str]]) -> None:
     assert most_shared(ends) == wanted
 
 
+def test_further_steps_on_a_batch_are_remarked_on(run: RunDirectory) -> None:
+    edit_rank(run, 1, batches={"drawn": 100, "untrained": 0, "again": 300})
+    assert [each.measured.partition(" are further")[0] for each in remarks(run)] == ["300 optimizer steps of rank 1"]
+
+
 @pytest.mark.parametrize(
     ("source", "unclear", "why"),
     [

@@ -11,6 +11,7 @@ from ddp_ladder.gates.interval import in_doubt
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
 from ddp_ladder.plan.plan import RunSpec, Units
+from ddp_ladder.records.raw_models import Witnessed, WitnessedPlace
 from ddp_ladder.records.record import Record, Source
 from make_records import make_failed_record, make_record, make_spec, make_specs, records_by_name, repeated, with_steps
 
@@ -110,6 +111,36 @@ def test_a_doubt_here_or_at_the_baseline_travels_with_what_is_computed_from_it(w
     for key in ("samples_per_s", "gpu_hours_per_million_samples", "hours_to_solution", "wall_hours_to_solution"):
         doubted = first if where == "1x1" else point
         assert [in_doubt(one.of(key)) for one in (first, point) if one.of(key).doubts] == [in_doubt(doubted.rate)]
+
+
+def with_shares(records: dict[str, Record], *shares: float) -> dict[str, Record]:
+    """Return records of a script of which a witness saw these shares of each pass train, where the rules count all."""
+    trained = round(2560 * sum(shares) / len(shares))
+    place = WitnessedPlace(
+        lines=("/work/train.py:31", "0a1b2c3d"), passes=len(shares), passes_that_train=len(shares), batches=40,
+        trained=20, samples=2560, samples_trained=trained, sizes={"64": 40}, batches_of_a_step={"1": 20}, targets=0,
+        counted=2560, shares=shares,
+    )  # fmt: skip
+    witness = Witnessed(status="differs", why="it saw fewer", places=(place,))
+    return {name: record.replace(witness=witness) for name, record in records.items()}
+
+
+def test_an_interval_is_widened_by_the_scatter_of_the_shares_that_a_witness_saw_and_no_ratio_is() -> None:
+    """The same correction is on both sides of a ratio. Equal shares are exact."""
+    specs = make_specs(["1x1", "1x2"])
+    records = ladder(specs)
+    equal, differing = (
+        by_scale(scale_points(specs, with_shares(records, *shares)))["1x2"]
+        for shares in ((0.5, 0.5), (0.45, 0.55, 0.5))
+    )
+    known, wider = (point.of("samples_per_s") for point in (equal, differing))
+    assert (known.low, known.high) == by_scale(scale_points(specs, records))["1x2"].of("samples_per_s").ends
+    assert known.log is not None
+    assert wider.log is not None
+    error = np.std([0.45, 0.55, 0.5], ddof=1) / 0.5 / np.sqrt(3)
+    assert wider.log.steps.value == pytest.approx(known.log.steps.value + error**2)
+    assert wider.ends[0] < known.ends[0] <= known.ends[1] < wider.ends[1]
+    assert equal.of("efficiency") == differing.of("efficiency")
 
 
 def run(scale: str, wall_s: float, samples: int, repeat: int = 1) -> Record:

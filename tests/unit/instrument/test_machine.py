@@ -130,6 +130,11 @@ def test_named_worlds_of_which_a_doubt_is_said(name: str) -> None:
     assert judged.batches.unclear
 
 
+def test_further_steps_on_a_batch_are_told() -> None:
+    assert check(Loop(World(body="ppo", times=3)).run()).batches.again == 2 * 8
+    assert check(Loop(World(body="gan")).run()).batches.again == 0
+
+
 def one_pass(script: Script, sizes: list[int], real: int = -1, seconds: float = 0.0) -> None:
     """Train on each batch of a pass."""
     for batch in Loader(script, sizes, real):

@@ -27,7 +27,7 @@ from make_runs import STARTED_AT_S, STEPS, edit, edit_rank, reassemble, write_ru
 PLACE = {
     "lines": ["/home/me/train.py:12", "0123abcd"], "passes": 2, "passes_that_train": 2, "batches": STEPS,
     "trained": STEPS, "samples": STEPS * BATCH_PER_GPU, "samples_trained": STEPS * BATCH_PER_GPU,
-    "sizes": {"64": STEPS}, "batches_of_a_step": {"1": STEPS}, "targets": 0,
+    "sizes": {"64": STEPS}, "batches_of_a_step": {"1": STEPS}, "targets": 0, "shares": [1.0, 1.0],
 }  # fmt: skip
 TESTIMONY: dict[str, Any] = {
     "schema_version": 1, "steps": STEPS, "samples": [BATCH_PER_GPU] * STEPS, "optimizers": {"0": STEPS},

@@ -67,6 +67,7 @@ class Machine:
         self.pass_over_at = -1  # the number of steps when a pass last ended
         self.replays = self.skips = self.calls = 0
         self._empty = 0  # steps without a batch, also none that was drawn ahead
+        self._again = 0
         self.uneven = self.later_stage = False
         self.first_step_ended_s: float | None = None
         self.collectives: dict[float, list[float]] = {}  # calls, bytes, seconds, from the second step on
@@ -455,6 +456,7 @@ class Machine:
 
     def _extend_row(self, host_s: float, now_s: float) -> None:
         table, last = self.table, self._last_row
+        self._again += bool(last) and self.trained.made > 0 and not self.optimizers.is_another()
         owners = [*(last or [self.timer.outside]), *self._beside(last), self.timer.after]
         seconds, comm_s = self.timer.collect(owners, now_s)
         unix_s, counts = self.unix_s(now_s), (self._backwards, self._made, self._sent)
@@ -490,6 +492,7 @@ class Machine:
                 trained.drawn,
                 trained.untrained + trained.waiting,
                 trained.unclear + empty,
+                self._again,
             ),
             self.uneven,
             {number: counts for number, counts in self.places.items() if number >= 0},
@@ -500,12 +503,14 @@ class Batches(NamedTuple):
     """What a reader of the counts should know.
 
     drawn, untrained: batches of the passes that trained, and those of them that no backward pass and step used.
-    unclear: backward passes and steps for which it does not show what they trained on.
+    unclear: backward passes and steps for which it does not show what they trained on. again: further optimizer steps
+    on batches that had been drawn for an earlier one, and are parts of its row.
     """
 
     drawn: int = 0
     untrained: int = 0
     unclear: int = 0
+    again: int = 0
 
 
 class Judged(NamedTuple):

@@ -11,6 +11,8 @@ from ddp_ladder_instrument import places
 from ddp_ladder_instrument.places import Place
 
 SCHEMA_VERSION = 1
+MOST_PASSES = 200
+"""Passes of a place whose shares are told."""
 MANUAL = -1
 """In place of an optimizer: the script changes parameters itself."""
 
@@ -133,7 +135,24 @@ def _place(
         "sizes": dict(sorted(sizes.items())),
         "batches_of_a_step": dict(sorted(of_steps.items())),
         "targets": len(own & frozenset().union(*(step.targets for step in training))),
+        "shares": _shares(batches, numbers, shown),
     }
+
+
+def _shares(batches: Sequence[Drawn], numbers: Sequence[int], shown: Mapping[int, float]) -> list[float]:
+    """Return the share of the samples of each pass that was trained on, but for a last one that is shorter."""
+    of_passes: dict[int, list[int]] = {}
+    for number in numbers:
+        of_passes.setdefault(batches[number].pass_, []).append(number)
+    passes = [*of_passes.values()]
+    if len(passes) > 1 and len(passes[-1]) < len(passes[-2]):
+        passes.pop()
+    drawn = [sum(batches[number].samples for number in of_pass) for of_pass in passes]
+    return [
+        sum(shown.get(number, 0.0) for number in of_pass) / samples
+        for of_pass, samples in zip(passes[:MOST_PASSES], drawn)
+        if samples
+    ]
 
 
 def in_words(place: Mapping[str, Any]) -> str:

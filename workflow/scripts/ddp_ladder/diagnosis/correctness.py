@@ -389,6 +389,14 @@ def _on_batches(ends: Sequence[RankEnd], witness: Witnessed | None) -> Iterator[
             "and step used them, and they are not counted",
             "nothing, if the script is meant to leave them out; the samples/s are those that it trained on",
         )
+    rank = max(known, key=lambda rank: known[rank].again, default=-1)
+    if rank >= 0 and known[rank].again:
+        yield remark(
+            "batch",
+            f"{known[rank].again:,} optimizer steps of rank {rank} are further ones on batches that were drawn for an "
+            "earlier step: they are parts of that step, and their batches count once",
+            "nothing, if the script is meant to; a figure per optimizer step is that of several of them",
+        )
     if known and witness is not None and witness.is_seen:
         yield from _on_witness(ends, witness)
         return  # it decides what the form of the loop leaves open

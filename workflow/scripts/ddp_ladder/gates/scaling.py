@@ -8,6 +8,8 @@ start-up, validation and end. Runs of two scales may train different numbers of 
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -17,7 +19,7 @@ from ddp_ladder.common.findings import remark
 from ddp_ladder.common.formats import one_of, significant
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of, job_of, split_of_repeats
-from ddp_ladder.gates.interval import Estimate, LogMean, half_width_percent, median_of_known
+from ddp_ladder.gates.interval import Estimate, LogMean, Variance, half_width_percent, median_of_known
 from ddp_ladder.gates.points import (
     WITNESSED,
     Figures,
@@ -38,6 +40,7 @@ from ddp_ladder.measuring.fingerprint import (
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.measuring.timing import startup_of
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.records.raw_models import Witnessed
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, SOURCE_IN_WORDS, STRONGEST, Record, weakest
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import MOST_EFFICIENCY, PLAIN_VARIANT
@@ -128,7 +131,10 @@ def point_of(group: RepeatGroup, baseline: RepeatGroup | None = None) -> ScalePo
     if not group.good:
         return point
     alone = [run.record for run in baseline.good] if baseline and baseline is not group else []
-    rate, records = rate_of(group), [run.record for run in group.good]
+    records = [run.record for run in group.good]
+    rate = rate_of(group)
+    log = replace(group.log_rate, steps=group.log_rate.steps + _of_shares(records[0].witness))
+    rate = Estimate.of(rate.value, log, rate.source, rate.doubts)
     parts, facts = split_of_repeats(group) or ({}, None)
     # Of the repeat with the median start-up, or wall time: medians of parts do not add up.
     startups = [parts_s for record in records if (parts_s := startup_of(record.ranks))]
@@ -169,6 +175,21 @@ def rate_of(group: RepeatGroup) -> Estimate:
         doubts.insert(0, remark("unsteady", "the step times were not steady", why))
     source = WITNESSED if is_witnessed else weakest(run.throughput.source for run in group.good)
     return Estimate.of(group.samples_per_s, group.log_rate, source, tuple(doubts))
+
+
+def _of_shares(witness: Witnessed | None) -> Variance:
+    """Return the variance of the logarithm of a count that a witness has corrected: its shares differ between passes.
+
+    A ratio of two figures has the same correction on both sides.
+    """
+    found = Variance()
+    if witness is None or witness.status != "differs":
+        return found
+    trained = sum(place.samples_trained for place in witness.places)
+    for place in (place for place in witness.places if place.samples_trained and len(place.shares) > 1):
+        error = statistics.stdev(place.shares) / statistics.fmean(place.shares) / math.sqrt(len(place.shares))
+        found += Variance((error * place.samples_trained / trained) ** 2, len(place.shares) - 1)
+    return found
 
 
 def _lower_median(repeats: Sequence[Mapping[str, T]], total: Callable[[Mapping[str, T]], float]) -> Mapping[str, T]:

@@ -68,6 +68,7 @@ class WitnessedPlace(Model):
     sizes: Mapping[str, Count]  # batches of each size
     batches_of_a_step: Mapping[str, Count]  # steps of each number of its batches
     targets: Count  # batches that only a loss saw
+    shares: Several[float] = ()  # of each pass, samples_trained / samples; without a last one that was cut short
     counted: Count  # samples that the rules count as trained on
 
 
@@ -453,6 +454,7 @@ class BatchCounts(Model):
     drawn: Count  # batches of the passes that trained
     untrained: Count  # those of them that no backward pass and step used
     unclear: Count | None = None  # backward passes and steps for which it does not show what they trained on
+    again: Count = 0  # further optimizer steps on batches of an earlier one, which are parts of its step
 
 
 class DrawingPlace(Model):

@@ -294,9 +294,8 @@ def _seen(testimony: Mapping[str, Any], raw: RawRun) -> Shown:
     """Return what rank 0 has seen, compared with how the rules count its log. Raises errors of damaged files."""
     log = raw.content.read(raw.directory.ranks / "rank0.log", raw.run.all_agents[0])
     verdict = compared(testimony, read_log(log), raw.ranks[0].end.log or {})
-    known = WitnessedPlace.model_fields.keys() - {"counted"}
     places = (
-        WitnessedPlace.from_json({**{key: place[key] for key in known}, "counted": counted})
+        WitnessedPlace.from_json({**place, "counted": counted})
         for place, counted in zip(testimony["places"], verdict.counted, strict=True)
     )
     of_all = {key: testimony[key] for key in ("steps", "doubts", "not_followed", "retrained", "optimizers")}
