@@ -22,6 +22,7 @@ from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.witness import NONE, RAW, WHOLE, Range, Tag, Tagged
 from instrument_support import INSTRUMENT, python_named, run_plainly, script
 from rank_support import on_ranks
+from torch.utils.data import DataLoader
 from witness_support import counted
 from witnessed_loops import DOUBTS, LOOPS, OF_TWO_RANKS
 
@@ -68,10 +69,42 @@ def followed_in_turn(loops: dict[str, Callable[[list[int]], None]]) -> dict[str,
     return told
 
 
+LENGTHS = [3, 7, 2, 8, 5, 1, 8, 4]  # tokens of texts that are padded to 8; the first one of each is a prompt
+
+
+def padded(tally: list[int]) -> None:
+    """Train on texts of LENGTHS, two a step; their tally is of all tokens, those of texts, and those with a label."""
+    rows = [
+        {
+            "input_ids": torch.randint(50, (8,)),
+            "attention_mask": (torch.arange(8) < length).long(),
+            "labels": torch.tensor([-100] + [1] * (length - 1) + [-100] * (8 - length)),
+        }
+        for length in LENGTHS
+    ]
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 4), torch.nn.Linear(4, 50))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in DataLoader(rows, 2):  # type: ignore[arg-type]
+        loss = torch.nn.functional.cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        for batch in DataLoader(rows[:2], 2):  # type: ignore[arg-type]
+            model(batch["input_ids"])
+    tally += [8 * len(LENGTHS), sum(LENGTHS), sum(LENGTHS) - len(LENGTHS)]
+
+
 @pytest.fixture(scope="module")
 def of_one() -> dict[str, Told]:
-    told: dict[str, Told] = on_ranks(1, followed_in_turn, LOOPS)[0]
+    told: dict[str, Told] = on_ranks(1, followed_in_turn, {**LOOPS, "padded": padded})[0]
     return told
+
+
+def test_tokens_of_texts_are_told_beside_their_padding(of_one: dict[str, Told]) -> None:
+    told = of_one["padded"]
+    assert told.testimony["tokens"] == dict(zip(("all", "attended", "labelled"), told.tally, strict=True))
+    assert of_one["plain"].testimony["tokens"] is None
 
 
 @pytest.mark.parametrize("name", LOOPS)

@@ -16,7 +16,7 @@ from ddp_ladder.analysis.decisions import Work, with_cost
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.ledger.advice import totals
 from ddp_ladder.plan.plan import Plan, Units
-from ddp_ladder.records.raw_models import Flops
+from ddp_ladder.records.raw_models import Flops, Tokens, Witnessed
 from ddp_ladder.report.document import as_markdown
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.proposal import proposal
@@ -138,6 +138,14 @@ def test_tokens_are_a_length_and_checked_by_the_usual_rule() -> None:
     )
     assert f", {5 / by_rule_h:.1f} times that. The rule leaves attention out" in text
     assert "Check at" not in application(results_of(Units(), samples=126e6))
+
+
+def test_what_a_witness_saw_of_padding_stands_beside_tokens() -> None:
+    found = results_of(Units(tokens_per_sample=100), samples=126e6)
+    seen = Witnessed(status="witnessed", tokens=Tokens(all=800, attended=600, labelled=None))
+    records = {path: record.replace(witness=seen) for path, record in found.records.items()}
+    text = application(replace(make_results([*records.values()], work=found.work), plan=found.plan))
+    assert "700,000 tokens/s (87,500 per GPU; 75 % of them no padding (attention\\_mask)), 7.00x" in text
 
 
 def test_carbon_is_of_the_sampled_energy_and_named_with_its_source() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import places
 from ddp_ladder_instrument.places import Place
@@ -24,12 +24,24 @@ ROWS = "batches of which the loss saw only some rows"
 CLOSURE = "batches that a closure draws inside an optimizer's step, which may call it several times"
 
 
+class Tokens(NamedTuple):
+    """The tokens of a batch: those of input_ids, those of them that attention_mask shows, those with a label.
+
+    None: the batch has no attention_mask, or no labels of its shape.
+    """
+
+    all: int
+    attended: Optional[int]
+    labelled: Optional[int]
+
+
 class Drawn(NamedTuple):
-    """A drawn batch. place: what drew the first batch of its pass; samples: 0: unknown."""
+    """A drawn batch. place: what drew the first batch of its pass; samples: 0: unknown; tokens: None: it has none."""
 
     pass_: int
     place: Place
     samples: int
+    tokens: Optional[Tokens] = None
 
 
 class Step(NamedTuple):
@@ -98,10 +110,20 @@ def content(
         else 0,
         "optimizers": dict(Counter(str(step.optimizer) for step in steps)),
         "retrained": sum(count - 1 for count in trained.values()),
+        "tokens": _tokens([batches[number].tokens for number in trained]),
         "places": [_place(batches, numbers, trained, shown, training) for numbers in _by_place(batches)],
         "doubts": {text: count for text, count in doubts.items() if count},
         "not_followed": dict(not_followed),
     }
+
+
+def _tokens(of_batches: Sequence[Optional[Tokens]]) -> Optional[dict[str, Optional[int]]]:
+    """Return the sums over the batches of the training; None if one of them has no tokens."""
+    known = [tokens for tokens in of_batches if tokens is not None]
+    if not known or len(known) < len(of_batches):
+        return None
+    sums = [None if None in values else sum(values) for values in zip(*known)]
+    return dict(zip(Tokens._fields, sums))
 
 
 def _by_place(batches: Sequence[Drawn]) -> list[list[int]]:

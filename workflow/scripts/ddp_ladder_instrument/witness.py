@@ -46,6 +46,7 @@ from ddp_ladder_instrument.testimony import (
     UNSEEN,
     Drawn,
     Step,
+    Tokens,
     content,
     training_steps,
 )
@@ -57,6 +58,8 @@ MOST_RANGES = 512
 PROBED = 64
 """Elements of a parameter that are compared before and after a step."""
 CLEAN_EVERY = 4096  # storages
+IGNORED = -100
+"""The label that torch's losses ignore by default."""
 OVERWRITING = {
     "copy_", "zero_", "fill_", "set_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_",
     "_foreach_copy_", "_foreach_zero_",
@@ -174,7 +177,9 @@ class Witness:
         """See all operators of this thread from now on, all optimizers' steps, and what loaders yield."""
 
         def draw(pass_: LoaderPass, batch: object, size: int) -> None:
-            self.drawn(Drawn(pass_.number, pass_.place, size), batch)
+            with torch.utils._python_dispatch._disable_current_modes():
+                tokens = _tokens(batch)
+            self.drawn(Drawn(pass_.number, pass_.place, size, tokens), batch)
 
         def seen(do: Callable[[Any], None]) -> Callable[..., None]:
             return lambda thing, *_: None if self.is_over else do(thing)
@@ -494,6 +499,21 @@ def _probe(tensor: torch.Tensor) -> list[float]:
         flat = tensor.detach().reshape(-1)
         values: list[float] = flat[:: max(1, flat.numel() // PROBED)].double().tolist()
         return values
+
+
+def _tokens(batch: object) -> Tokens | None:
+    """Return the tokens of a batch of the Hugging Face form; None for any other one."""
+    if not (isinstance(batch, Mapping) and isinstance(ids := batch.get("input_ids"), torch.Tensor)):
+        return None
+    mask, labels = (
+        value if isinstance(value, torch.Tensor) and value.shape == ids.shape else None
+        for value in (batch.get("attention_mask"), batch.get("labels"))
+    )
+    return Tokens(
+        ids.numel(),
+        None if mask is None else int((mask != 0).sum()),
+        None if labels is None else int((labels != IGNORED).sum()),
+    )
 
 
 def _share(shown: Collection[tuple[float, float]], met: Collection[tuple[float, float]]) -> float:

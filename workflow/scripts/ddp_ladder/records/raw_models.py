@@ -13,6 +13,7 @@ from ddp_ladder_instrument.contract import FOLLOWED
 from pydantic import ConfigDict, Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_as, read_json, readable
+from ddp_ladder.common.formats import percent
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version2
 from ddp_ladder.nodes.sampler import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
@@ -89,6 +90,20 @@ class Flops(Model):
         return None if self.forward is None or self.backward is None else self.forward + self.backward
 
 
+class Tokens(Model):
+    """The tokens of the batches that a witness run has seen trained."""
+
+    all: Annotated[int, Field(ge=1)]  # of input_ids, padding included
+    attended: Count | None  # that attention_mask shows; None: the batches have none
+    labelled: Count | None  # with a label that is not ignored; None: no labels of the same shape
+
+    @property
+    def in_words(self) -> str:
+        """Return which of them are real; empty if nothing tells it."""
+        parts = (("no padding (attention_mask)", self.attended), ("in the loss (labels)", self.labelled))
+        return ", ".join(f"{percent(part / self.all)} of them {what}" for what, part in parts if part is not None)
+
+
 class Witnessed(Model):
     """What the witness of a run says of its count."""
 
@@ -96,6 +111,7 @@ class Witnessed(Model):
     why: str = ""
     places: Several[WitnessedPlace] = ()
     flops: Flops | None = None  # None if nothing was followed
+    tokens: Tokens | None = None  # None if its batches have no input_ids
 
     @property
     def is_seen(self) -> bool:

@@ -11,7 +11,7 @@ from ddp_ladder.common.files import read_json, readable
 from ddp_ladder.common.model import Count, Duration, Model, Name, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.plan.short_runs import WitnessRun, has_witness, script_digest, witness_key, witness_runs
-from ddp_ladder.records.raw_models import Flops, Job, Witnessed, WitnessedPlace, WitnessStatus
+from ddp_ladder.records.raw_models import Flops, Job, Tokens, Witnessed, WitnessedPlace, WitnessStatus
 from ddp_ladder.settings.terms import Scale
 
 
@@ -28,6 +28,7 @@ class Witness(Model):
     torch: str | None = None  # version
     places: Several[WitnessedPlace] = ()
     flops: Flops | None = None  # of a sample
+    tokens: Tokens | None = None
     doubts: Mapping[str, Count] = {}
     not_followed: Mapping[str, Count] = {}
     retrained: Count = 0  # batches that an earlier step had trained on

@@ -439,7 +439,10 @@ def tokens_in_words(point: ScalePoint, unit: str) -> str:
     """Return ``, 13,300,000 tokens/s (1,660,000 per GPU)``; empty if the tokens of a sample are not known."""
     if point["tokens_per_s"] is None:
         return ""
-    return f", {TOKENS_PER_S.shown(point)} {TOKENS_PER_S.heading} ({TOKENS_PER_S_PER_GPU.shown(point)} per {unit})"
+    tokens = point.witness.tokens if point.witness else None
+    real = f"; {tokens.in_words}" if tokens and tokens.in_words else ""
+    rate = f"{TOKENS_PER_S.shown(point)} {TOKENS_PER_S.heading}"
+    return f", {rate} ({TOKENS_PER_S_PER_GPU.shown(point)} per {unit}{real})"
 
 
 def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:

@@ -43,7 +43,7 @@ from ddp_ladder.plan.short_runs import (
     workload_key,
 )
 from ddp_ladder.records.raw_files import RawRun, read_raw_run
-from ddp_ladder.records.raw_models import Flops, WitnessedPlace
+from ddp_ladder.records.raw_models import Flops, Tokens, WitnessedPlace
 from ddp_ladder.records.record import LeftOut, Record, write_record
 from ddp_ladder.records.witness import Witness, missing_witnesses, witness_file
 from ddp_ladder.records.witnessed import compared
@@ -305,6 +305,7 @@ def _seen(testimony: Mapping[str, Any], raw: RawRun) -> Shown:
         **of_all,
         "places": tuple(places),
         "flops": Flops.from_json(testimony["flops"]),
+        "tokens": Tokens.from_json(testimony["tokens"]) if testimony["tokens"] else None,
     }
 
 
