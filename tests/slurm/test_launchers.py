@@ -128,17 +128,6 @@ def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkou
         assert {**here, **lists} == expected
 
 
-def test_a_step_that_cannot_begin_fails_in_sruns_own_words(nine_and_ten: Cluster, tmp_path: Path) -> None:
-    checkout = copy_project(tmp_path)
-    prepare(checkout, WITNESS, "1x1", GPU_SITE)
-    # Two processors are the share of one GPU; the job has one.
-    salloc(nine_and_ten, checkout, ["--nodes=1", "--cpus-per-task=1", "--gres=gpu:1"], scale_job("1x1"))
-    failure = checkout.record("default/weak/1x1/r1")["failure"]
-    assert failure["verdict"] == "not run"
-    assert "srun: error: Unable to create step" in failure["why"]
-    assert "`node` in cluster.yaml" in failure["next"]
-
-
 SAVES = """
 import pathlib, signal, sys, threading
 here = pathlib.Path(os.path.dirname(seen["DDP_LADDER_RUN"]))

@@ -11,7 +11,7 @@ from climbs import climb
 from cluster import Cluster
 from make_files import write_programs
 from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
-from scales import GPU_SITE, MEASURE, prepare, scale_job
+from scales import GPU_SITE, MEASURE
 
 pytestmark = pytest.mark.slurm
 
@@ -93,39 +93,3 @@ def test_a_job_that_squeue_hides_goes_on_and_no_second_one_joins_it(
     printed = checkout.snakemake("stage1", "--profile", "profiles/slurm").stdout
     assert "nothing to measure" in printed, printed
     assert submitted(cluster_without_accounting, commands, checkout) == [str(job)]
-
-
-def test_a_second_job_refuses_to_run_beside_the_first_and_a_third_takes_over_from_a_dead_one(
-    cluster_without_accounting: Cluster, tmp_path: Path
-) -> None:
-    cluster = cluster_without_accounting
-    checkout = copy_project(tmp_path)
-    prepare(checkout, WAITS, "1x1", {**GPU_SITE, "launcher": "srun"})
-    go = checkout.path / "go"
-    os.mkfifo(go)
-    options = ("--gres=gpu:1", "--cpus-per-task=2", "--mem=4000", "--time=5", "--output=%j.log")
-
-    def run(node: str) -> int:
-        return cluster.sbatch(" ".join(scale_job("1x1")), *options, f"--nodelist={node}", cwd=checkout.path)
-
-    def log(job: int) -> str:
-        return (checkout.path / f"{job}.log").read_text()
-
-    first = run("node1")
-    started = checkout.results / "runs/default/weak/1x1/r1/run.json"
-    cluster.await_true(started.exists, "slurmctld", "the first job to start its run")
-    attempt = started.read_bytes()
-    for node in ("node1", "node2"):
-        second = run(node)
-        assert cluster.await_state(second) == "FAILED"
-        assert "stage1 1x1: another job holds its run directories" in log(second)
-        assert f"found    job {first}, process " in log(second)
-        assert f"`scancel {first}`" in log(second)
-    assert started.read_bytes() == attempt
-    cluster.run(["scancel", "--signal=KILL", "--full", str(first)])
-    cluster.await_state(first)
-    go.unlink()
-    third = run("node2")
-    assert cluster.await_state(third) == "COMPLETED", log(third)
-    assert checkout.record("default/weak/1x1/r1")["job"]["id"] == str(third)
-    assert "looking whether that is alive" not in log(third)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
 import signal
 import subprocess
@@ -16,16 +15,11 @@ import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.node.launch import free_port, node_name
-from ddp_ladder.nodes.findings import RunUse, findings
-from ddp_ladder.nodes.usage import RankUse, node_usage, parse_samples, timeline
 from ddp_ladder.plan.plan import RunSpec, make_plan
-from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.settings.load import load_settings
 from instrument_support import python_named
-from make_runs import monitor_file
 from project_copy import ROOT, environment
-from stand_in_gpus import A100, H100, HOT, compiled, write_gpus
 
 TIMEOUT_S = 90
 SCRIPTS = ROOT / "workflow/scripts"
@@ -140,15 +134,6 @@ def test_sigterm_ends_the_setup_of_the_software(spec: RunSpec, tmp_path: Path) -
     assert (end.exit_code, end.signal, end.error) == (-signal.SIGTERM, "SIGTERM", None)
 
 
-def test_an_engine_that_is_missing_is_reported(spec: RunSpec, tmp_path: Path) -> None:
-    container = {"image": "a.sif", "engine": "apptainer", "binds": [], "args": []}
-    agent = start(spec.replace(setup=f"PATH={shlex.quote(str(tmp_path))}", container=container), "")
-    assert agent.wait(TIMEOUT_S) == 1
-    error = end_of(spec).error
-    assert error == "software.container: apptainer cannot be started: No such file or directory"
-    assert error in RunDirectory(tmp_path).log.read_text()
-
-
 # A rank needs time to save its state: until the test has told it as often as it wants.
 SAVE = """
 told = 0
@@ -261,35 +246,3 @@ def test_a_full_disk_under_the_log_ends_no_training(spec: RunSpec, tmp_path: Pat
     assert lost == [
         "the log is incomplete: 20.0 MB of the output of node 0 could not be written: No space left on device"
     ]
-
-
-def test_stand_in_gpus_that_the_run_may_use_and_one_that_is_throttled(
-    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that trains on CUDA, with the second and the third GPU of its node."""
-    compiled(tmp_path)
-    write_gpus(tmp_path / "gpus", [A100, H100, HOT])
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setenv("STAND_IN_GPUS", str(tmp_path / "gpus"))
-    sampled = spec.replace(gpus_per_node=1, device="cuda", setup="export CUDA_VISIBLE_DEVICES=1,2")
-    samples = RunDirectory(tmp_path).samples(0)
-    until_sampled = f"while Path({str(samples)!r}).read_text().count(chr(10)) < 5: threading.Event().wait(0.1)\n"
-    assert start(sampled, until_sampled, monitor={"every_s": 0.2}).wait(TIMEOUT_S) == 0
-
-    end, directory = end_of(spec), RunDirectory(tmp_path)
-    assert end.monitor is not None
-    assert (end.monitor.error, end.monitor.samples >= 4) == (None, True)
-    about = monitor_file(directory, Agent(0))
-    assert [gpu.name for gpu in about.gpus] == [H100["name"], A100["name"]]
-    assert (about.spec_hash, about.job, about.every_s) == (end.spec_hash, end.job, 0.2)
-    text = RawContent(directory).read(samples, Agent(0)).decode()
-    rows = list(csv.DictReader(text.splitlines()))
-    assert not [name for name in rows[0] if name.startswith("gpu2")]
-    assert {row["gpu0_power_w"] for row in rows} == {"699.81"}
-    assert {(row["gpu0_throttle_reasons"], row["gpu1_throttle_reasons"]) for row in rows} == {("power_cap", "thermal")}
-
-    ranks = tuple(RankUse(rank=k, local_rank=k, node_rank=0, gpu=str(gpu["uuid"])) for k, gpu in enumerate((H100, HOT)))
-    node = node_usage(parse_samples(text, about), timeline(end.launched_at_s, end.ended_at_s, None), ranks)
-    use = RunUse(nodes=(node,), ranks=ranks, simulated=False, on_gpus=True)
-    (hot,) = (each for each in findings(use) if each.kind == "GPU throttled" and "thermal" in each.in_words)
-    assert (hot.node, hot.gpu) == (node_name(), 1)

@@ -46,18 +46,6 @@ def test_preflight_as_typed(checkout: Checkout, laptop: str) -> None:
     assert f"threads: {cores}\n" in done.stdout or cores == 1
 
 
-def test_a_failing_doctor_has_the_last_word(checkout: Checkout, laptop: str) -> None:
-    checkout.configure(results="loop.py/results")
-    checkout.site(software={"python": "python3", "setup": "echo the licence server is gone; false"})
-    done = checkout.snakemake("doctor", PATH=laptop)
-    assert done.returncode == 1
-    said = " ".join(done.stdout.split())
-    assert "the licence server is gone" in said
-    assert "loop.py: Not a directory" in said
-    assert done.stdout.splitlines()[-1].startswith("2 failed, ")
-    assert "Error in rule" not in done.stdout
-
-
 def test_asking_for_slurm_where_there_is_none_is_one_message(checkout: Checkout, laptop: str) -> None:
     done = checkout.snakemake("--profile", "profiles/slurm", PATH=laptop)
     assert done.returncode == 1

@@ -28,12 +28,6 @@ def configure(checkout: Checkout, *, repeats: int = 2, **changes: object) -> Non
     os.mkfifo(checkout.path / "gate")
 
 
-def let_it_run(checkout: Checkout) -> None:
-    """Let the run that waits, and those after it, go on."""
-    with (checkout.path / "gate").open("w"):
-        (checkout.path / "gate").unlink()
-
-
 @contextlib.contextmanager
 def climbing(checkout: Checkout, *through: str) -> Iterator[subprocess.Popen[str]]:
     """A climb whose first run waits; killed at the end, if it is still there."""
@@ -93,15 +87,6 @@ def test_a_closed_terminal_ends_the_climb(checkout: Checkout) -> None:
         tree = psutil.Process(process.pid).children(recursive=True)
         pytest.fail("\n".join(f"{each.pid} of {each.ppid()}, {each.status()}: {each.cmdline()}" for each in tree))
     assert_ended_in_order(checkout)
-
-
-def test_under_nohup_a_closed_terminal_ends_nothing(checkout: Checkout) -> None:
-    configure(checkout, repeats=1)
-    with climbing(checkout, "nohup") as process:
-        os.killpg(process.pid, signal.SIGHUP)
-        let_it_run(checkout)
-        said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, said
 
 
 @dataclass(frozen=True)

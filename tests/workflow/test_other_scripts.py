@@ -5,7 +5,7 @@ tests/unit/instrument/test_scripts.py.
 from __future__ import annotations
 
 from ddp_ladder.gates.scaling import scale_points
-from one_run import Here, failure_of
+from one_run import Here
 from project_copy import LOOP
 
 DATA_PARALLEL = """
@@ -49,10 +49,3 @@ def test_a_script_for_srun_can_be_tried_without_slurm(here: Here) -> None:
     record = here.run(FOR_SRUN, "2x1", launcher="srun", args=("4",))
     assert record.status == "ok", record.failure
     assert sum(rank.samples for rank in record.ranks) == 960
-
-
-def test_under_torchrun_the_message_says_that_it_needs_srun(here: Here) -> None:
-    failure = failure_of(here.run(FOR_SRUN, "1x1", launcher="torchrun"))
-    assert failure.verdict == "the script needs srun"
-    assert failure.why.startswith("SLURM_PROCID is a variable that srun sets")
-    assert "set launcher: srun in cluster.yaml" in failure.next

@@ -118,16 +118,3 @@ def test_what_makes_finished_runs_be_measured_again_is_said_before_they_are(chec
     assert "name another directory as `results` in config/config.yaml" in words
     change(checkout, workload={"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16})
     assert "changed: " not in checkout.snakemake("stage3", *DRY_RUN).stdout
-
-
-def test_data_are_prepared_again_when_their_command_changes(checkout: Checkout) -> None:
-    """Though the seed, which is in it, changes the plan as well."""
-    (checkout.path / "prepare.py").write_text("import pathlib, sys; pathlib.Path(sys.argv[1]).mkdir(exist_ok=True)")
-    workload = {"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16, "data_dir": "mine"}
-    prepare = {"prepare": ["prepare.py", "{data_dir}", "{seed}"]}
-    change(checkout, workload={**workload, **prepare})
-    assert checkout.snakemake("mine/.prepared", *ALL).returncode == 0
-    change(checkout, workload={**workload, **prepare, "seed": 9})
-    planned = checkout.snakemake("stage1", *DRY_RUN).stdout
-    assert "rule prepare_data" in planned
-    assert measured(planned) == {"1x1"}

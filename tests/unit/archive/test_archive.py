@@ -109,11 +109,6 @@ def test_no_member_has_a_name_or_a_secret(archive: Path) -> None:
     assert not any("/ranks/" in name for name in file.namelist())
 
 
-def test_a_name_without_which_the_files_cannot_be_read_is_named(results: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot be read any more(.*\n)+.*such as a variant\? r1"):
-        make_archive(results, OF_NO_SITE.load(), Names(users=("r1",)), DAY)
-
-
 def test_a_secret_is_hidden_wherever_it_stands(results: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(results, tmp_path / "results", symlinks=True))
     (copy / "runs/default/weak/1x1/r1/train.log").write_text("logged in with opensesame\n")

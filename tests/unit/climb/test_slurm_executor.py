@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -253,17 +252,6 @@ def test_a_job_that_was_shortened_has_not_asked_for_too_little(desk: Desk, ends:
     assert "runtime" not in end.next
 
 
-def test_slurms_words_in_the_log_count_more_than_its_reason(desk: Desk) -> None:
-    desk.later(0, RUNNING)
-    desk.log.write_text(
-        "stage2 1x4 [1/1] default/weak/r1: started\n"
-        "slurmstepd-node6: error: StepId=6.batch exceeded memory limit (2114228224 > 2097152000), being killed\n"
-        "slurmstepd-node6: error: Exceeded job memory limit\n"
-    )
-    (end,) = desk.later(60, JobState("FAILED", "JobLaunchFailure", "node1"))
-    assert "used more memory than it had asked for (Exceeded job memory limit)" in end.in_words
-
-
 def test_a_bad_end_without_words_is_that_of_a_full_disk_if_there_is_one(desk: Desk, tmp_path: Path) -> None:
     """No file can be made in /sys, whoever asks, and below it no directory."""
     places = (tmp_path, Path("/sys/results"))
@@ -301,19 +289,6 @@ def test_slurm_is_asked_seldom_and_at_once_when_the_job_says_so(desk: Desk) -> N
     assert desk.later(0) == []
     assert desk.cluster.asked == 3
     (end,) = desk.later(1, JobState("COMPLETED"))
-    assert end.ok
-
-
-def test_a_job_that_takes_a_minute_to_end_is_asked_for_at_once_and_then_less_and_less_often(desk: Desk) -> None:
-    desk.later(0, RUNNING)
-    desk.log.write_text(f"stage2 1x4: {LAST_WORDS_OF['measure']}\n")
-    asked = [desk.cluster.asked]
-    for _ in range(60):
-        desk.later(1, JobState("COMPLETING", nodes="node1"))
-        asked.append(desk.cluster.asked)
-    assert [after - before for before, after in pairwise(asked)][:8] == [1, 1, 0, 1, 0, 0, 0, 1]
-    assert asked[-1] - asked[0] <= 10
-    (end,) = desk.later(ASK_EVERY_S["running"], JobState("COMPLETED", nodes="node1"))
     assert end.ok
 
 

@@ -117,16 +117,6 @@ def test_every_job_that_has_not_said_it_has_a_box_with_its_last_lines(tmp_path: 
     assert "Snakemake's: none was written" in other
 
 
-def test_an_end_by_a_signal_is_one_box(tmp_path: Path) -> None:
-    (box,) = texts(tmp_path, FailedJob("prepare_data", "", 1), ended_by="SIGINT")
-    assert f"verdict ended by Ctrl-C (SIGINT) log {LOG} next start snakemake again" in box
-    (box,) = texts(tmp_path, ended_by="SIGTERM")
-    assert "ended by a signal (SIGTERM)" in box
-    assert "finished runs are kept" in box
-    (box,) = texts(tmp_path, ended_by="SIGINT", of_chain=True)
-    assert "next start snakemake again: what the script has saved is kept" in box
-
-
 def test_a_changed_key_is_one_warning_also_where_its_value_differs_from_run_to_run(tmp_path: Path) -> None:
     settings = load_settings(CONFIG, CLUSTER)
     settings = replace(settings, experiment=settings.experiment.replace(results=str(tmp_path)))

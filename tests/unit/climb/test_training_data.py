@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.climb import start as training_files
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.start import data_problem, prepare_argv, prepare_data
+from ddp_ladder.climb.start import data_problem, prepare_data
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import load_settings
@@ -19,7 +18,6 @@ CONFIG = """\
 workload: {{script: train.py, args: ["{{batch_per_gpu}}"], batch_per_gpu: 8, data_dir: {data_dir}, prepare: {prepare}}}
 stages: {{stage1: {{}}}}
 """
-CONTAINER = "software: {python: python3, container: {image: torch.sif, binds: [/scratch]}}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -57,29 +55,6 @@ def test_data_that_are_missing_and_the_advice() -> None:
 def test_no_data_none_expected_or_prepared_ones_are_no_problem() -> None:
     assert problem_with("null") == ("", "")
     assert data_problem(settings("data/mine", "[prepare.py]").experiment, False) is None
-
-
-@pytest.mark.parametrize(("kind", "outcome"), [("xfs", "warning"), ("lustre", "error")])
-def test_disks_of_the_nodes_alone_are_possible_where_nothing_shared_is_above(
-    kind: str, outcome: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kind of file system is made up: there is no Lustre here."""
-    monkeypatch.setattr(training_files, "filesystem", lambda path: kind)
-    data_dir = "/local-scratch/imagenet"
-    assert problem_with(data_dir)[0] == "error", "the training runs here"
-    assert problem_with(data_dir, on_nodes=True)[0] == outcome
-    assert (f"srun --nodes=1 ls {data_dir}" in problem_with(data_dir, on_nodes=True)[1]) == (outcome == "warning")
-
-
-def test_prepare_runs_in_the_container_with_the_binds_of_the_training(checkout: Path) -> None:
-    ladder = Ladder.of(settings("/data/mine", '[prepare.py, "{data_dir}"]', CONTAINER))
-    spec = ladder.plan.runs[0].replace(directory="work")  # the training's; prepare starts where Snakemake does
-    argv = prepare_argv(spec, ladder.prepare_command, Path("/data/mine"))
-    assert argv[:2] == ("apptainer", "exec")
-    assert argv[-4:] == ("torch.sif", "python3", "prepare.py", "/data/mine")
-    assert "--pwd" not in argv
-    binds = {argv[place + 1] for place, word in enumerate(argv) if word == "--bind"}
-    assert {str(checkout), "/scratch", "/data/mine"} <= binds
 
 
 def prepared(body: str, **changes: Any) -> int:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.climb import start as training_files
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import warnings_before_runs
 from ddp_ladder.common.messages import UserError
@@ -77,24 +76,3 @@ def test_doctor_and_start_look_as_the_run_does(values: dict[str, Any], wanted: s
         assert "on this machine" in str(warning)
     else:
         assert warnings_before_runs(wants, ["stage1"], on_nodes=False, dry_run=False) == []
-
-
-@pytest.mark.parametrize(
-    ("does", "said"),
-    [
-        ("echo no licence >&2; exit 3", "{python} ended with exit code 3 when it looked for the module: no licence"),
-        ("kill -SEGV $$", "{python} was ended by SIGSEGV when it looked for the module"),
-        ("exec sleep 600", "{python} did not say within 0 s whether it finds the module"),
-    ],
-)
-def test_a_python_that_does_not_answer_has_found_nothing(
-    does: str, said: str, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = project / "python"
-    python.write_text(f"#!/bin/sh\n{does}\n")
-    python.chmod(0o755)
-    if "sleep" in does:
-        monkeypatch.setattr(training_files, "WITHIN_S", 0.1)
-    (finding,) = workload(ladder("-m here.train", python=str(python)), on_a_cluster=False)
-    assert OUTCOMES[finding.severity] == UNKNOWN
-    assert f"found software.python: {said.format(python=python)})" in (finding.measured or "")

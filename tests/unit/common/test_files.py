@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import threading
 from pathlib import Path
 
 import pytest
-from ddp_ladder.common.files import NotWritten, canonical_sha256, read_json, sha256, write_atomically, write_json
+from ddp_ladder.common.files import NotWritten, canonical_sha256, read_json, sha256, write_atomically
 
 
 @pytest.mark.parametrize("content", ["größe\n", b"\x00\xff", ""])
@@ -65,13 +64,6 @@ def test_the_file_is_as_readable_as_the_umask_says(tmp_path: Path, mask: int, mo
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_json_without_figures_that_are_none(tmp_path: Path, value: float) -> None:
-    with pytest.raises(ValueError, match="Out of range"):
-        write_json(tmp_path / "x.json", {"a": value})
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", '{"a": NaN}', "[-Infinity]", "[" * 100_000, "\udcff", '{"a": 1}\0'], ids=ascii
 )
@@ -89,15 +81,6 @@ def test_digests() -> None:
     assert canonical_sha256({"b": [1, 2]}) != canonical_sha256({"b": [2, 1]})
     with pytest.raises(ValueError, match="Out of range"):
         canonical_sha256(float("nan"))
-
-
-@pytest.mark.parametrize("ascii_only", [True, False])
-def test_texts_of_others_are_read_without_what_steers_a_terminal(tmp_path: Path, ascii_only: bool) -> None:
-    file = tmp_path / "rank0.json"
-    said = "\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07\ra\x00b\x9b2J\u2028\u202ec\td\ne \u2713"
-    file.write_text(json.dumps({"exception": said, said: [{"host": said}]}, ensure_ascii=ascii_only))
-    clean = "red ab2Jc\td\ne \u2713"
-    assert read_json(file) == {"exception": clean, clean: [{"host": clean}]}
 
 
 def test_where_no_files_are_kept_no_room_is_looked_for() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import typing
-from pathlib import Path
 
 import pytest
 from ddp_ladder.diagnosis.signatures import (
@@ -15,9 +14,6 @@ from ddp_ladder.diagnosis.signatures import (
     Signature,
     Words,
     classify,
-    last_lines,
-    of_agent,
-    read_lines,
     root_cause,
     signatures,
 )
@@ -141,24 +137,3 @@ def test_templates_show_what_the_line_and_the_run_tell() -> None:
     limit = root_cause([Words("slurm", None, None, ("*** JOB 9 ON rn1 CANCELLED AT 2026 DUE TO TIME LIMIT ***",))])
     assert limit is not None
     assert limit.next(runtime="stages.stage3.runtime")[1].startswith("else raise stages.stage3.runtime")
-
-
-def test_last_lines(tmp_path: Path) -> None:
-    file = tmp_path / "prepare_data.log"
-    assert last_lines(file, 3) == []
-    file.write_text("one\r\n10 %\r20 %\r\n\n  \x1b[31mtwo\x1b[0m\n" + "x" * 500)
-    assert last_lines(file, 3) == ["20 %", "two", "x" * 300 + "..."]
-
-
-def test_the_agents_own_line_is_no_word_of_a_rank() -> None:
-    (words,) = of_agent(["ddp-ladder: head node node1, 10.0.0.1:20001 on ib0", "epoch 1"], 0, "node1")
-    assert (words.rank, words.lines) == (0, ("epoch 1",))
-
-
-def test_of_the_logs_of_many_ranks_less_is_read(tmp_path: Path) -> None:
-    log = tmp_path / "nccl.node1.1.log"
-    log.write_text("first\n" + "between\n" * 50_000 + "last\n")
-    for logs, least, size in ((4096, 4096, 8192), (4096, 32 * 1024, 65536), (128, 4096, 65536)):
-        lines = read_lines(log, logs, least)
-        assert (lines[0], lines[-2]) == ("first", "last")
-        assert len("\n".join(lines)) == size + 1

@@ -285,22 +285,6 @@ def test_workers_that_keep_up_are_counted_from_the_wait() -> None:
     assert found.changes[0].gain == pytest.approx(0.051 / 0.049, rel=0.02)
 
 
-def test_workers_that_are_started_anew_for_each_pass_are_kept_and_not_made_more() -> None:
-    two = {"num_workers": 2}
-    first = run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=two)
-    waiting = [
-        record.replace(step=record.step.replace(begin_wait_fraction=0.9))
-        for record in run_of("1x4", 0.1, *CAUSES["data"], fingerprint=two)
-        if record.step
-    ]
-    point, found = attributed([*first, *waiting])
-    assert found.changes[0].what.startswith(
-        "let the loader keep its workers from pass to pass (DataLoader(..., persist"
-    )
-    assert found.changes[0].gain == pytest.approx(0.9 * 0.051 / (0.1 - 0.9 * 0.051), rel=0.02)
-    assert "more loader workers" not in point.against_waits + str(found)
-
-
 @pytest.mark.parametrize(
     ("cause", "kind", "is_quoted"),
     [

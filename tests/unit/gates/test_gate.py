@@ -16,7 +16,7 @@ from ddp_ladder.climb.ladder import runs_to_do
 from ddp_ladder.common.files import RunDirectory, read_json, sha256, write_json
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.gates.verdict import Place, Verdict, closed_box, closed_variants, outcome_line
+from ddp_ladder.gates.verdict import Place, Verdict, closed_box, closed_variants
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import Failure, write_record
@@ -322,28 +322,6 @@ def test_the_plain_baseline_is_in_the_evidence_and_not_judged(tmp_path: Path) ->
 
 # How it is told
 
-BOX = """\
-+----------------------------------------------------------------------------------------------+
-| verdict   the gate of stage2 is closed; nothing above it was started                         |
-| measured  default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)                     |
-| wanted    at least 0.80 (stages.stage2.gate.min_efficiency)                                  |
-| next      one of:                                                                            |
-|           1. raise workload.batch_per_gpu, so that each exchange of gradients serves more    |
-|              samples                                                                         |
-|           2. lower stages.stage2.gate.min_efficiency if this is good enough for you          |
-+----------------------------------------------------------------------------------------------+"""
-
-
-def test_closed_box() -> None:
-    why = "default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)"
-    steps = (
-        "raise workload.batch_per_gpu, so that each exchange of gradients serves more samples",
-        "lower stages.stage2.gate.min_efficiency if this is good enough for you",
-    )
-    wanted = {"wanted": "at least 0.80 (stages.stage2.gate.min_efficiency)"}
-    gate = make_gate("stage2", "closed", why=why, next_step="; or ".join(steps)) | wanted
-    assert closed_box(Verdict.from_json(gate)) == BOX
-
 
 BOX_OF_A_RUN = """\
 +----------------------------------------------------------------------------------------------+
@@ -373,21 +351,6 @@ def test_the_box_of_a_failed_run() -> None:
     assert closed_box(gate) == BOX_OF_A_RUN
     first = closed_box(gate.replace(failure=failure.replace(at_s=1_800_000_000.0))).splitlines()[1]
     assert re.search(r"\(rank 1 on node7\) at [0-9]{2}:[0-9]{2}:00 ", first)
-
-
-@pytest.mark.parametrize(
-    ("gate", "line"),
-    [
-        (make_gate("stage1"), "gate stage1: open"),
-        (
-            make_gate("stage1", variants={"default": "open", "a": "closed", "b": "closed"}),
-            "gate stage1: open (without a, b: see the report)",
-        ),
-        (make_gate("stage2", "closed", why="because"), "gate stage2: CLOSED, because"),
-    ],
-)
-def test_outcome_line(gate: dict[str, object], line: str) -> None:
-    assert outcome_line(Verdict.from_json(gate)) == line
 
 
 # A preflight that failed

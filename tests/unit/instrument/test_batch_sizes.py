@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ddp_ladder_instrument.batch_sizes import EXAMINED_EVERY, FIRST_BATCHES, BatchSizes, digest
-from ddp_ladder_instrument.trained import Drawn, Pass
+from ddp_ladder_instrument.batch_sizes import FIRST_BATCHES, BatchSizes, digest
 from torch import Size, Tensor, nested, zeros
 from torch.nn.utils.rnn import pack_sequence
 
@@ -102,17 +101,6 @@ def test_once_some_were_left_out_every_batch_is_examined() -> None:
     assert sum(sizes.measure(batch, 6)[0] for batch in batches) == sum(map(len, batches))
 
 
-def test_a_late_difference_is_noticed() -> None:
-    whole, left = ([zeros(6, 3), zeros(6)], [zeros(5, 3), zeros(5)])
-    sizes = BatchSizes()
-    assert {sizes.measure(whole, 6) for _ in range(100)} == {(6, 0)}
-    assert sizes.measure(left, 6) == (5, 1)
-    # Where the first tensor never tells the size, only some batches are examined.
-    texts = BatchSizes()
-    assert {texts.measure(["a"] * 6, 6) for _ in range(100)} == {(6, 0)}
-    assert (5, 1) in [texts.measure(["a"] * 5, 6) for _ in range(EXAMINED_EVERY)]
-
-
 def test_a_tensor_of_one_does_not_make_a_streams_item_one_sample() -> None:
     item = [zeros(64, 3, 8, 8), zeros(64), zeros(1)]
     sizes, of_one = BatchSizes(items=True), BatchSizes(items=True)
@@ -174,14 +162,6 @@ def test_what_raises_when_it_is_asked_is_taken_as_it_is() -> None:
     assert sizes.unclear == []
     assert sizes.measure(TouchyMapping(x=zeros(6, 3)), 6) == (6, 0)
     assert sizes.unclear == [6]  # not seen: a guess
-
-
-def test_what_did_not_arrive_is_no_sample_of_a_step() -> None:
-    pass_ = Pass(1, real=10)
-    pass_.draw(8, 2, False)
-    assert pass_.waiting == Drawn(1, 6, 2)
-    pass_.draw(8, 0, False)
-    assert pass_.waiting == Drawn(2, 8, 8)  # the last six are padding
 
 
 TOKENS: dict[str, tuple[list[Any], list[int]]] = {  # batches of 4; the different lengths of their samples

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_ladder_instrument.collectives import FUNCTIONAL, NAMES, patch_collectives, patch_join
+from ddp_ladder_instrument.collectives import FUNCTIONAL, patch_collectives
 from rank_support import on_ranks
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -279,33 +279,3 @@ def test_torch_compile_has_them_in_its_graph_as_without_us(imported: bool) -> No
     for result, totals in on_ranks(2, compiled, imported):
         assert result == [12.0]
         assert {name: of[:2] for name, of in totals.items()} == {"all_reduce": (2, 8)}
-
-
-def joined(enable: bool) -> tuple[int, Totals]:
-    rank, notes = ranked()
-    entered: list[int] = []
-    patch_join(lambda: entered.append(1))
-    model = DistributedDataParallel(torch.nn.Linear(8, 8))
-    with model.join(enable=enable):
-        for _ in range(STEPS + (rank if enable else 0)):
-            model(torch.ones(2, 8)).sum().backward()
-    return len(entered), notes.totals()
-
-
-def test_a_join_context_is_told() -> None:
-    for entered, totals in on_ranks(2, joined, True):
-        assert entered == 1
-        assert {*totals} <= {"join"}
-    assert on_ranks(2, joined, False) == [(0, {}), (0, {})]
-
-
-def bound_by_name() -> list[str]:
-    ranked()
-    from torch.distributed import distributed_c10d
-
-    return [name for name in NAMES if getattr(dist, name, None) is not getattr(distributed_c10d, name, None)]
-
-
-def test_both_names_of_a_function_are_patched() -> None:
-    (different,) = on_ranks(1, bound_by_name)
-    assert [name for name in different if hasattr(dist, name)] == []

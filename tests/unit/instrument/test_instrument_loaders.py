@@ -60,12 +60,6 @@ def test_batches_that_a_cycle_gives_again_are_no_samples(warm: Warm, tmp_path: P
     assert measured.samples(0) == [*measured.tally(0)["samples"][:12], *[0] * 12]
 
 
-def test_a_loader_that_is_gone_before_the_first_step(warm: Warm, tmp_path: Path) -> None:
-    measured = run(warm, tmp_path, "loaders.py", "one_by_one", 0, ranks=1)
-    assert measured.samples(0) == measured.tally(0)["samples"]
-    assert facts(measured, "sampler", "shuffle", "passes") == ["SubsetRandomSampler", True, 24]
-
-
 @pytest.mark.parametrize("line", ARRIVES)
 def test_what_arrives_is_counted(warm: Warm, tmp_path: Path, line: str) -> None:
     measured = check(warm, tmp_path, "loaders.py", *line.split(), ranks=1)

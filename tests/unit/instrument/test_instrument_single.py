@@ -92,25 +92,6 @@ SMALL = """
 """
 
 
-KEPT = """
-    import threading  # its names are among the last that the interpreter takes away
-    import torch
-    from torch.utils.data import DataLoader, TensorDataset
-
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    threading.kept = iter(DataLoader(TensorDataset(torch.randn(64, 4)), 4))
-    for _ in range(4):
-        model(*next(threading.kept)).mean().backward()
-        optimizer.step()
-"""
-
-
-def test_an_iterator_that_outlives_the_instrument_says_nothing(tmp_path: Path) -> None:
-    done = run(tmp_path, script(tmp_path, KEPT))
-    assert (done.code, done.err, done.rank()["steps"]["count"]) == (0, "", 4)
-
-
 def test_missing_private_parts_are_said(tmp_path: Path) -> None:
     # Imported before instrument.py starts: its hooks also come when torch is already there.
     script(tmp_path / "site", WITHOUT, "sitecustomize.py")
@@ -125,29 +106,6 @@ def test_missing_private_parts_are_said(tmp_path: Path) -> None:
     assert "ddp: DistributedDataParallel._get_ddp_logging_data is missing" in reasons
     assert record["ddp"]["exposed_comm_s"] is None
     assert record["parameters"]["count"] == 5
-
-
-UNSEEN = """
-    import sys
-    from importlib.machinery import PathFinder
-
-    class Claims:
-        find_spec = PathFinder.find_spec
-
-    sys.meta_path.insert(0, Claims)
-    import torch
-
-    weight = torch.nn.Parameter(torch.ones(1))
-    torch.optim.SGD([weight], lr=0.1).step()
-"""
-
-
-def test_torch_that_was_imported_unseen_is_said(tmp_path: Path) -> None:
-    record = run(tmp_path, script(tmp_path, UNSEEN)).rank()
-    assert record["steps"]["count"] == 0
-    assert record["not_measured"] == [
-        "steps: torch was imported without the instrument seeing it (loader SourceFileLoader)"
-    ]
 
 
 WORKERS = """

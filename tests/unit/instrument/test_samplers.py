@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -281,15 +280,6 @@ def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2, whole: Sequenc
     return training_loader(recorder.judged(), loaders.facts, world_size)
 
 
-def test_facts_outlive_the_loader_and_keep_nothing_alive(data: Data) -> None:
-    sampler = distributed(data)
-    found, kept = facts(DataLoader(data, sampler=sampler) for _ in range(3)), weakref.ref(sampler)
-    assert (found["sampler"], found["shards"], found["set_epoch_called"]) == ("DistributedSampler", True, False)
-    assert found["passes"] == 3
-    del sampler
-    assert kept() is None
-
-
 class EpochsOfData(Data):
     epoch = 0
 
@@ -315,15 +305,3 @@ def test_the_epochs_of_the_passes(data: Data, epochs: tuple[int, ...], found: tu
         assert with_epochs(DataLoader(data, sampler=sampler), sampler, epochs) == found
     having = EpochsOfData(torch.arange(12))
     assert with_epochs(DataLoader(having, sampler=OfOnesOwn(data)), having, epochs) == found
-
-
-@pytest.mark.parametrize(
-    ("whole", "number"),
-    [((True, True), 2), ((False, True), 1), ((False, False, True), 1), ((True, False), 2), ((False, False), 1)],
-)
-def test_a_pass_that_is_abandoned_and_begun_anew_shows_nothing_of_the_order(
-    data: Data, whole: tuple[bool, ...], number: int
-) -> None:
-    """The last one may be cut short by the end of the run."""
-    loaders = [DataLoader(data, sampler=distributed(data)) for _ in whole]
-    assert facts(loaders, whole=whole)["whole_passes"] == number

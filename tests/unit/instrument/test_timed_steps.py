@@ -184,14 +184,3 @@ def test_the_shorter_last_step_of_an_epoch_has_passes_of_its_own(
     assert (summary["exchanges"], summary["samples"]) == (4 if sends else 1, 30)
     assert {round(times.backward_s) for times in table.ddp.values()} == compute
     assert {round(times.comm_s / 5e-9) for times in table.ddp.values()} == comm
-
-
-def test_without_the_methods_nothing_is_timed_and_it_is_said() -> None:
-    recorder, unmeasured = Recorder(), list[str]()
-    timings = DdpTimings(recorder, 10, None, unmeasured)
-    timings.attach(torch.nn.Linear(1, 1), torch.device("cpu"))  # type: ignore[arg-type]
-    assert timings.read(1) > 10**6
-    assert ddp_summary(recorder.machine.table, timings.facts(), 10) == {
-        "bucket_bytes": [], "comm_hook": None, "exchanges": None, "samples": 0, "exposed_comm_s": None,
-    }  # fmt: skip
-    assert [why.partition(" is ")[0] for why in unmeasured] == ["ddp: DistributedDataParallel._get_ddp_logging_data"]

@@ -13,11 +13,10 @@ from ddp_ladder.common.messages import MOST_COLUMNS, Problem
 from ddp_ladder.live import doctor as checks
 from ddp_ladder.live.doctor import OUTCOMES, examine, failed, judge_python, listing, mistake, site_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.settings.keys import Container, Settings, Software
+from ddp_ladder.settings.keys import Settings, Software
 from ddp_ladder.settings.load import CLUSTER, CONFIG, Sources, load_settings
-from ddp_ladder.slurm.query import records
 from make_files import put_on_path, write_programs
-from slurm_captured import NODES, shows
+from slurm_captured import shows
 
 SHIPPED = load_settings(CONFIG, CLUSTER)
 
@@ -92,17 +91,6 @@ def test_wrong_settings_are_failures_of_the_list(tmp_path: Path) -> None:
 # Files
 
 
-@pytest.mark.parametrize(
-    ("kind", "on_a_cluster", "wanted"),
-    [
-        ("lustre", True, "pass"), ("nfs4", True, "pass"), ("tmpfs", True, "warn"), ("ext4", True, "warn"),
-        ("fuse.something", True, "warn"), ("ext4", False, "pass"),
-    ],
-)  # fmt: skip
-def test_directories_that_nodes_share(kind: str, on_a_cluster: bool, wanted: str) -> None:
-    assert outcome(checks.shared_directory(Path("/project"), kind, on_a_cluster)) == wanted
-
-
 # Training software
 
 
@@ -151,22 +139,6 @@ def test_torch_is_imported_under_the_variables_of_a_run(tmp_path: Path) -> None:
     assert len(torch) < 500
 
 
-def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
-    image = tmp_path / "torch.sif"
-    findings = software("python3", container=Container(image=str(image)), setup="export PATH=/none")
-    assert [outcome(finding) for finding in findings] == ["pass", "FAIL", "FAIL", "not checked"]
-    image.touch()
-    write_programs(tmp_path, apptainer="")
-    findings = software("python3", container=Container(image=str(image)), setup=f"export PATH={tmp_path}")
-    assert [outcome(finding) for finding in findings] == ["pass", "pass", "pass", "not checked"]
-    named = software("python3", container=Container(image="torch", engine="enroot"))
-    assert outcome(only(named, "container image")) == "pass"
-    assert only(named, "training Python").next == "try it: enroot start torch python3 -c 'import torch'"
-    edf = software("python3", container=Container(image="torch", engine="edf"), setup="export PATH=/none")
-    assert "there is no srun here" in only(edf, "container engine").measured
-    assert only(edf, "training Python").next == "try it: srun --environment=torch python3 -c 'import torch'"
-
-
 # Network
 
 
@@ -212,26 +184,3 @@ def test_a_default_qos_that_does_not_allow_the_jobs(tmp_path: Path, monkeypatch:
     finding = only(findings, "QoS")
     assert (outcome(finding), [each for each in findings if each.kind == "jobs"]) == ("warn", [])
     assert finding.next.startswith("name another one of yours: a, or")
-
-
-def test_an_untyped_gres_of_nodes_with_different_gpus_is_no_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mixed = tmp_path / "node.txt"
-    mixed.write_text(NODES.replace("Gres=gpu:a100:4", "Gres=gpu:h100:4", 1))
-    put_on_path(monkeypatch, tmp_path, scontrol=shows(mixed), sbatch="")
-    for gres, constraint, wanted in (("gpu", None, "warn"), ("gpu:a100", None, "pass"), ("gpu", "a100", "pass")):
-        slurm = SHIPPED.site.slurm.replace(partition="gpu", constraint=constraint)
-        ladder = Ladder.of(on_a_cluster(slurm=slurm, node=SHIPPED.site.node.replace(gres=gres)))
-        nodes = only(list(checks.slurm(ladder, on_a_cluster=True)), "nodes")
-        assert outcome(nodes) == wanted
-        assert ("node.gres, such as gpu:a100" in (nodes.next or "")) == (wanted == "warn")
-
-
-def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:
-    """The captured nodes are x86_64; Olivia has it the other way round."""
-    ladder, nodes = Ladder.of(on_a_cluster()), list(records(NODES, "NodeName"))
-    assert list(checks.architecture(ladder, nodes, "x86_64")) == []
-    (finding,) = checks.architecture(ladder, nodes, "aarch64")
-    assert (outcome(finding), "compute nodes are x86_64" in finding.measured) == ("FAIL", True)
-    assert "sbatch results/climb.sh" in (finding.next or "")

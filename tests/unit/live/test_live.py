@@ -166,23 +166,6 @@ def test_what_is_finished_is_not_read_again(tmp_path: Path) -> None:
     assert len(again) <= 16 + 4 * len(SIX)
 
 
-def test_files_that_are_being_written(tmp_path: Path) -> None:
-    plan = climb_to(tmp_path, ("1x1", "1x2"), "1x2")
-    reader = Reader(tmp_path)
-    reader.read()
-    run = run_of(tmp_path, plan.jobs[1].runs[1])
-    for path in (tmp_path / "plan.json", run.progress, run.samples(0)):
-        path.write_bytes(path.read_bytes()[:-5])
-    state = reader.read()
-    # What was read before still counts.
-    assert state.plan == plan
-    running = state.scales[1].running
-    assert running is not None
-    assert running.progress is not None
-    assert running.samples
-    assert len(state.problems) == 2  # the samples are cut in their last line, which is no damage
-
-
 def test_a_run_of_an_earlier_job_is_not_running_and_one_that_ends_is_seen(tmp_path: Path) -> None:
     plan = climb_to(tmp_path, ("1x1", "1x2"), "1x2")
     reader, lock = Reader(tmp_path), tmp_path / "jobs/1x2.lock1"

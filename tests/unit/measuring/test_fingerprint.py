@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.measuring.fingerprint import MUST_MATCH, all_differences
 from ddp_ladder.records.record import Record, Source
 from ddp_ladder.settings.terms import MAY_DIFFER
 from make_records import make_record, make_spec
-from make_runs import edit, edit_batches, edit_part, reassemble, write_run
+from make_runs import edit_batches, reassemble, write_run
 
 MEASURED = {
     "script_sha256": "f" * 64,
@@ -174,15 +173,6 @@ def test_what_could_not_be_read_equals_nothing(name: str) -> None:
     assert (found.field, found.in_words.partition(", ")[2]) == (field, "could not be read at 2x4")
 
 
-def test_what_a_rank_could_not_read_is_a_remark(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("1x2"))
-    edit_part(run, 1, "fingerprint", unread=["sources"])
-    record = assemble(run)
-    assert (record.failure, record.fingerprint.sources, record.fingerprint.unread) == (None, None, ("sources",))
-    (remark,) = record.remarks
-    assert remark.measured.startswith("sources could not be read on rank 1: it was not compared between the ranks")
-
-
 @pytest.mark.parametrize(
     ("sizes", "found"),
     [
@@ -227,18 +217,6 @@ def test_a_cpu_process_is_no_baseline_for_a_gpu() -> None:
 def test_modes_are_never_compared() -> None:
     with pytest.raises(ValueError, match="different modes"):
         differences(at("1x1"), at("1x1", "strong"))
-
-
-def test_a_record_has_those_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None:
-    run = write_run(tmp_path, make_spec("1x2"))
-    seen: dict[str, Any] = {"bucket_bytes": [400_000, 205_224], "comm_hook": "fp16_compress_hook", "exchanges": 4}
-    edit_part(run, 0, "ddp", **seen)
-    edit_part(run, 0, "fingerprint", cpu_set="0-3")
-    edit_part(run, 1, "fingerprint", cpu_set="4-7")
-    edit(run.run, lambda data: data.update(repository={"commit": "c" * 40, "dirty": True}))
-    found = {**seen, "gradient_bytes": 605_224, "cpu_sets": ["0-3", "4-7"], "global_batch": 2 * 64}
-    found.update(git_commit="c" * 40, git_dirty=True)
-    assert found.items() <= assemble(run).fingerprint.model_dump(mode="json").items()
 
 
 # Whether two runs did as much training as the same settings ask for

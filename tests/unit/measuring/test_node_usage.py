@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.assembly.assemble import assemble
-from ddp_ladder.common.files import Agent
 from ddp_ladder.records.record import read_record
 from make_records import make_spec
 from make_runs import edit_part, reassemble, write_run
@@ -56,23 +55,6 @@ def test_too_few_samples_show_only_a_stand_in_gpu_that_is_throttled_in_each_of_t
     run = write_sampled_run(tmp_path, make_spec("1x1", device="cuda"), gpu_count=1, seconds=10.0, **changes)
     (found,) = assemble(run).usage.findings
     assert found.in_words.startswith("GPU 0 of node0: throttled in 100 % of the few samples (thermal")
-
-
-@pytest.mark.parametrize(("accumulation", "key"), [(None, "batch_per_gpu"), (1, "global_batch")])
-def test_the_advice_knows_whether_a_global_batch_is_set(tmp_path: Path, accumulation: int | None, key: str) -> None:
-    spec = make_spec("2x1", accumulation=accumulation)
-    (found,) = assemble(write_sampled_run(tmp_path, spec, network_sent_bytes_per_s=FULL)).usage.findings
-    assert found.next.startswith(f"raise workload.{key}, so that gradients are exchanged less often")
-
-
-def test_a_node_without_an_agents_end_is_left_out(tmp_path: Path) -> None:
-    """It was killed: samples that it had not written yet may appear later, and the record would change."""
-    run = write_sampled_run(tmp_path, make_spec("2x1"))
-    run.agent_end(Agent(1)).unlink()
-    record = assemble(run)
-    assert record.status == "failed"
-    assert [node.node for node in record.usage.nodes] == ["node0"]
-    assert record.usage.notes == ("node1: its agent left no end record, so its samples may be incomplete",)
 
 
 def test_damaged_samples_are_a_note_and_no_failure(tmp_path: Path) -> None:

@@ -87,13 +87,6 @@ def test_one_rank_is_slow_from_half_of_the_run_on_while_all_become_slower() -> N
     is_split(found, "persistent", SLOW_S / 2, COMPUTE_S + 0.015)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_another_rank_is_slow_in_each_step(ranks: int) -> None:
-    found = split(slow_on(lambda rank, step: step % ranks == rank, ranks))
-    is_split(found, "varying", SLOW_S)
-    assert found.slow_ranks == ()
-
-
 @pytest.mark.parametrize(("ranks", "most"), [(2, 1.5), (4, 25 / 12), (8, 761 / 280)])
 def test_random_work_of_each_rank_and_step_is_imbalance_beyond_its_mean(ranks: int, most: float) -> None:
     """Of n exponential times, the longest is 1 + 1/2 + ... + 1/n of their mean."""

@@ -218,25 +218,9 @@ def test_advice_on_the_batch_holds_with_accumulation_too(name: str) -> None:
     assert advice.startswith(fewer if name == "idle for the host" else "raise workload.global_batch, so that ")
 
 
-def test_what_all_have_is_told_from_what_some_have() -> None:
-    alike = {k: {"gpu0_busy_fraction": 0.5, **FULL_LINK} for k in range(2)}
-    assert [found.place for found in findings(run_use(2, 1, samples=alike))] == ["", ""]
-    assert [found.place for found in findings(run_use(2, 1, samples={0: alike[0]}))] == ["GPU 0 of node0", "node0"]
-    hot = {"gpu0_throttle_reasons": "thermal"}
-    assert only(run_use(1, 1, samples={0: hot})).place == "GPU 0 of node0"  # of that GPU alone, whatever the run has
-
-
 def test_gpus_whose_uuid_torch_does_not_tell_are_those_of_the_local_ranks() -> None:
     ranks = tuple(RankUse(k, k % 2, k // 2, gpu=f"node{k // 2}:0,1:{k % 2}") for k in range(4))
     assert {gpu: rank.rank for gpu, rank in gpus_of_ranks(make_monitor_file(1, 2), ranks).items()} == {0: 2, 1: 3}
-
-
-def test_ranks_on_the_cpus_of_one_node_are_no_peers() -> None:
-    run = run_use(1, 0)
-    ranks = (RankUse(0, 0, 0, **CALM_RANK), RankUse(1, 1, 0, **CALM_RANK))
-    step = _step([{**CALM_STEP, **WAITING}, {**CALM_STEP, **SLOW}], ranks)
-    assert step.imbalance_kind == "persistent"
-    assert findings(replace(run, ranks=ranks, step=step)) == ()
 
 
 class Ranks(tuple[RankUse, ...]):

@@ -131,17 +131,3 @@ def test_a_search_is_shown_with_the_batch_that_it_chose_for_the_workload_of_now(
     assert not fit_of(planned(other.with_batch(96)), results)
     Path("train.py").write_text("train(2)")
     assert not fit_of(planned(given.with_batch(96)), results)
-
-
-def test_a_trial_lasts_a_few_seconds_by_the_step_time_of_those_before() -> None:
-    def steps(*times_s: float, **measure: int) -> int | None:
-        plan = make_plan(searched(measure={"warmup_steps": 10, **measure}))
-        return fits.trial_spec(plan, [trial(8, 1e3).replace(step_time_s=time_s) for time_s in times_s]).max_steps
-
-    profiled = make_plan(searched(workload={"wrapper": ["nsys", "profile"]}))
-    assert fits.trial_spec(profiled).wrapper == ()
-    assert steps() == steps(1.0) == 10 + 30
-    assert steps(0.01, 0.03) == 10 + 100
-    assert steps(1e-6) == 10 + 1000
-    assert steps(0.03, max_steps=50) == 50
-    assert steps(min_steps=200) == 210

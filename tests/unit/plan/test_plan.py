@@ -33,16 +33,6 @@ def run_of(plan: Plan, name: str) -> RunSpec:
     return next(run for run in plan.runs if run.name == name)
 
 
-def test_ranks_are_bound_near_their_gpus_where_the_job_has_whole_nodes() -> None:
-    variants = {"default": {}, "srun": {"launcher": "srun"}, "node": {"numa_binding": "node"}}
-    plan = make_plan(settings(site={"numa_binding": "exclusive"}, variants=variants))
-    bound = {f"{run.variant} {run.scale}": run.numa_binding for run in plan.runs if run.numa_binding}
-    exclusive = {"default 1x4": "exclusive", "default 2x4": "exclusive"}
-    assert bound == {**exclusive, "node 1x4": "node", "node 2x4": "node"}
-    on_cpus = settings(site={"numa_binding": "exclusive", "node": {**NODE, "device": "cpu"}})
-    assert {run.numa_binding for run in make_plan(on_cpus).runs} == {None}
-
-
 def test_stages_and_jobs() -> None:
     plan = make_plan(settings())
     assert plan.stages == ("stage1", "stage2", "stage3")
@@ -108,22 +98,6 @@ def test_every_placeholder() -> None:
     assert run.args_template == arguments
     assert run.env == {"MEMORY": "d:0.8", "N": "256"}
     assert run.env_template == variables
-
-
-def test_a_directory_of_each_runs_own_is_apart_from_our_files_in_it() -> None:
-    plan = make_plan(settings(workload={"directory": "{run_dir}/{seed}"}, repeats=2))
-    run = run_of(plan, "default/weak/2x4/r2")
-    assert run.directory == "results/runs/default/weak/2x4/r2/work/8"
-    assert run_of(make_plan(settings()), "default/weak/1x1/r1").directory is None
-
-
-def test_a_variant_may_have_another_wrapper_or_none() -> None:
-    variants = {"default": {}, "per_node": {"wrapper_per": "node"}, "none": {"wrapper": []}}
-    plan = make_plan(settings(workload={"wrapper": ["nsys", "{run_dir}/%q{{RANK}}"]}, variants=variants))
-    default, per_node, none = (run_of(plan, f"{name}/weak/2x4/r1") for name in variants)
-    assert default.wrapper == ("nsys", "results/runs/default/weak/2x4/r1/wrapper/%q{RANK}")
-    assert (default.wrapper_per, per_node.wrapper_per) == ("rank", "node")
-    assert (per_node.wrapper_template, none.wrapper) == (default.wrapper_template, ())
 
 
 def test_the_order_of_a_repeat_is_mirrored_by_the_next_and_then_rotated() -> None:

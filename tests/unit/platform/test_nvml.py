@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pynvml
 import pytest
-from ddp_ladder.platform.accelerators import Gpus, open_nvidia, reasons
+from ddp_ladder.platform.accelerators import Gpus, open_nvidia
 from stand_in_gpus import A100, H100, SLICED, GpuValues, compiled, install, write_gpus
 
 Open = Callable[..., Gpus]
@@ -93,19 +91,3 @@ def test_only_the_gpus_that_cuda_may_use_in_a_fake_library(
     assert [gpu.about.name for gpu in gpus.sampled] == names
     assert [gpu.about.index for gpu in gpus.sampled] == list(range(len(names)))
     assert names or f"CUDA_VISIBLE_DEVICES is {chosen!r}" in gpus.notes[0]
-
-
-def test_a_missing_driver_and_a_missing_package_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(pynvml, "nvmlLib", None)
-    monkeypatch.setattr(pynvml, "CDLL", missing)
-    assert open_nvidia({}) == Gpus(notes=("NVML: NVML Shared Library Not Found (GPUs of AMD are not sampled)",))
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "pip install nvidia-ml-py" in open_nvidia({}).notes[0]
-
-
-def test_an_idle_gpu_is_not_throttled() -> None:
-    assert reasons(0x1) == "none"
-    assert reasons(0x1 | 0x4 | 0x20 | 0x40) == "power_cap+thermal"

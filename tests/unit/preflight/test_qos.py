@@ -43,19 +43,3 @@ def test_a_default_qos_that_lets_nothing_run_is_said(tmp_path: Path, monkeypatch
     assert checked(tmp_path, monkeypatch, own, qos="free") == []
     (named,) = checked(tmp_path, monkeypatch, own, qos="normal")
     assert named.what == "the QoS normal does not allow the job of 1x4"
-
-
-@pytest.mark.parametrize(
-    ("slurm", "problems"),
-    [
-        ({}, 0),  # of several accounts: which QoS is the default is not certain
-        ({"account": "proj"}, 0),  # it has no default
-        ({"account": "other"}, 0),  # of another partition
-        ({"account": "other", "partition": "gpu"}, 1),
-        ({"qos": "unknown"}, 0),
-    ],
-)
-def test_a_default_that_is_not_certain_is_none(
-    slurm: dict[str, str], problems: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert len(checked(tmp_path, monkeypatch, OWN, partition=slurm.pop("partition", "cpu"), **slurm)) == problems

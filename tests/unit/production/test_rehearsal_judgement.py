@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.ledger.kept import resumption
-from ddp_ladder.production.rehearsal import LONGER, VERDICTS, Start, judged, printed_losses, start_of
+from ddp_ladder.production.rehearsal import LONGER, VERDICTS, Start, judged, start_of
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import TrainingState
 from ddp_ladder.records.record import Failure
@@ -73,14 +73,6 @@ def test_what_is_gone_on_from_is_found(training: Training, at: int, seeded: bool
         assert kind(begin.replace(optimizer_steps=training.steps)) in ("no parameters", *by_chance)
         assert kind(training.at(middle, optimizer=0)) in ("no optimizer", "beginning")
     assert kind(last.replace(lr=first.lr)) == "no rate"
-
-
-@pytest.mark.parametrize(("at", "size", "kind"), [(8, 8, "earlier"), (3, 64, "earlier"), (3, 63, "unknown")])
-def test_parameters_alone_show_an_earlier_state_near_the_end_or_on_the_way_of_many_values(
-    at: int, size: int, kind: str
-) -> None:
-    training = Training(1, size, 10, noise=0.0, counts=False)
-    assert resumption(training.at(0), training.at(10), training.at(at)).kind == kind
 
 
 # The judgement
@@ -215,19 +207,3 @@ def test_how_the_starts_ended_what_they_counted_and_the_loss_are_told() -> None:
         "begin of the second: step 7, rate 0.0478",
         "train.log: loss printed: 2.5 at the begin of the first start, 0.5 at its end, 0.75 at the begin of the second",
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "losses"),
-    [
-        ("step 1 loss: 0.5\nstep 2 loss: 0.25", (0.5, 0.25)),
-        ("loss=1e-3, lr=3\nval_loss=7", (0.001,)),
-        ("{'eval_loss': 3.0}\n{'loss': 0.5, 'grad_norm': 2}", (0.5,)),
-        ("Epoch [1] Loss 0.5000 (0.6000) Acc 9", (0.5,)),
-        ("train_loss is -2.\nloss 9", (-2.0,)),
-        ("loss: tensor(0.5, grad_fn=<x>)", (0.5,)),
-        ("lossless 5, glossary 3, loss: nan", ()),
-    ],
-)
-def test_losses_are_those_of_the_first_name_of_the_training(text: str, losses: tuple[float, ...]) -> None:
-    assert tuple(value for _, value in printed_losses(text)) == losses

@@ -102,19 +102,6 @@ def test_blocks_have_the_figures_of_their_steps(tmp_path: Path, ddp: bool) -> No
     assert found.step.step_s == pytest.approx(full.step.step_s, rel=0.03)
 
 
-def test_samples_over_time_are_exact(tmp_path: Path) -> None:
-    """Without a warm-up of its own: both leave out the same steps."""
-    run = write_run(tmp_path, make_spec("1x1", warmup_steps=64))
-    of_rank = columns(0)
-    of_rank[2][:300] /= 3
-    full, found = record(run, [as_steps(of_rank, False)]), record(run, [as_blocks(of_rank, False)])
-    assert found.throughput
-    assert full.throughput
-    assert found.timing
-    assert found.timing.warmup_steps == 64
-    assert found.throughput.samples_per_s_total == pytest.approx(full.throughput.samples_per_s_total, rel=1e-12)
-
-
 @pytest.mark.parametrize("joins", [False, True])
 def test_ranks_that_made_different_numbers_of_steps_have_the_same_blocks(tmp_path: Path, joins: bool) -> None:
     """One has blocks of two, the other one of four; the last one is not full."""

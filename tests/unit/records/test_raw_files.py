@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.records.raw_files import read_raw_run
@@ -38,24 +37,6 @@ def test_with_an_agent_for_each_gpu_each_of_them_is_evidence(tmp_path: Path) -> 
         "nodes/node1.task0.json is missing",
         "nodes/node1.json is of a node that the plan does not have",
     )
-
-
-def test_steps_whose_end_is_not_known(run: RunDirectory) -> None:
-    """Such as those that a program reports itself."""
-    assert read_raw_run(run).ranks[0].steps.ended_at_s is None
-    write_steps(run, 0, [[*row[:5], END] for row in read_steps(run, 0)])
-    assert (read_raw_run(run).ranks[0].steps.ended_at_s == 1_800_000_000.125).all()
-
-
-def test_ddps_times_of_some_steps(run: RunDirectory) -> None:
-    rows = [[*row, END, *(["0.01", "0.02", "0.03", "0.004"] if k % 2 else [""] * 4)]
-            for k, row in enumerate(read_steps(run, 0))]  # fmt: skip
-    write_steps(run, 0, rows)
-    ddp_s = read_raw_run(run).ranks[0].steps.ddp_s
-    assert ddp_s is not None
-    assert np.isnan(ddp_s[::2]).all()
-    assert ddp_s[1::2].tolist() == [[0.01, 0.02, 0.03, 0.004]] * (STEPS // 2)
-    assert read_raw_run(run).ranks[1].steps.ddp_s is None
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from ddp_ladder.report.centre import (
     summary,
 )
 from ddp_ladder.report.document import as_markdown
-from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.load import read_sources
@@ -250,20 +249,6 @@ def test_a_form_has_its_headings_in_order_and_the_marks_with_their_place_at_the_
     assert marks
     assert [what in end for what in marks] == [True] * len(marks)
     assert re.findall(r"(?m)^\d+\. .* \(.+\)$", end) == re.findall(r"(?m)^\d+\. .*$", end)
-
-
-def test_a_form_with_a_page_limit_asks_to_count_its_pages() -> None:
-    rules = judged(read_centre("eurohpc"), view_of(records_of()))
-    (found,) = [found for found in rules if found.kind == "length"]
-    assert (found.wanted, found.severity) == ("Performance of Software: at most 2 pages", "unknown")
-    assert found.next.endswith("count the pages: pandoc proposal.md -o proposal.pdf")
-
-
-def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path) -> None:
-    view = view_of([], make_specs(["1x1"]))
-    written = write_report(replace(view.results, directory=tmp_path), TODAY, read_centre("eurohpc"))
-    assert {found.measured for found in written.rules if found.kind != "length"} == {"nothing was measured"}
-    assert "There is nothing to write yet" in (tmp_path / "report/proposal.md").read_text()
 
 
 def test_the_length_of_the_training_is_asked_for() -> None:

@@ -246,22 +246,6 @@ def test_the_table_has_a_row_for_each_mode_and_scale_with_what_a_reviewer_compar
     assert len(re.findall(r"(?m)^\| 4x4 \((?:weak|strong) scaling\) \| 3 \|", text)) == 2
 
 
-def test_blanks_are_marked_and_listed() -> None:
-    text = text_of(make_results(records_of()))
-    marked = re.findall(r"\*\*\\\[FILL IN: ([^.].*?)\\\]\*\*", text)
-    assert len(marked) == 4
-    listed = re.findall(r"(?m)^\d+\. [^:]+: (.*) \(.*\)$", text)
-    assert listed == marked
-
-
-def test_nothing_measured_is_said() -> None:
-    text = text_of(make_results([], make_specs(["1x1"])))
-    assert "There is nothing to write yet. Nothing has been measured yet. Next: run `snakemake" in text.replace(
-        "\\", ""
-    )
-    assert "FILL IN" not in text
-
-
 @pytest.mark.parametrize(("scales", "accumulation", "is_said"), [(4, None, False), (3, None, True), (3, 1, False)])
 def test_no_more_gpus_are_predicted_than_the_global_batch_has_samples_or_batches(
     scales: int, accumulation: int | None, is_said: bool

@@ -30,7 +30,7 @@ from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report import page
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.plots import growth, looks
+from ddp_ladder.report.plots import growth
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import terminal_table
 from ddp_ladder.report.view import ReportView, headline
@@ -348,22 +348,6 @@ def test_the_report_shows_what_each_field_is_at_each_scale() -> None:
         assert [words for words in rows.values() if "(1x1, 1x2); " in words and words.endswith(" (1x2)")], field
 
 
-def test_of_many_variants_one_table_is_open_and_seven_series_have_a_colour(tmp_path: Path) -> None:
-    specs = make_specs(["1x1", "1x2"], variants=["default", *(f"v{k:02}" for k in range(19))], repeats=1)
-    files = written(tmp_path, found(specs, [make_record(s, rate(s)) for s in specs]))
-    page, text = files["index.html"], files["scaling.md"]
-    tables, closed = page.count('<table class="figures scales'), page.count("<summary>Weak scaling, variant")
-    assert (tables, closed) == (20, 19)
-    for each in (page, text):
-        assert "<summary>Weak scaling, variant v18<" in each
-    assert text.count("<details>") == text.count("</details>") >= 20
-    shown = re.findall(r'src="([^"]+)"', text) + re.findall(r"\]\(([^)]+)\)", text)
-    assert set(shown) == {"throughput.png", "efficiency.png", "attribution.png"}
-    assert all((tmp_path / "report" / name).is_file() for name in shown)
-    shown = looks(scale_points(specs, {})).values()
-    assert (len({colour for colour, _ in shown}), len({marker for _, marker in shown})) == (8, 8)
-
-
 # Reading results
 
 
@@ -423,13 +407,6 @@ def test_both_baselines_are_shown_and_named(tmp_path: Path) -> None:
     assert list(shown) == ["1x1 plain, no DDP", "1x1 stage 1", "1x2 stage 2"]
     assert "73 % vs plain" in shown["1x2 stage 2"]["efficiency"].replace("\u00a0", " ")
     assert "Weak scaling, variant" not in text  # the plain baseline is no series of its own
-
-
-def test_a_script_without_a_plain_baseline_is_no_failure(tmp_path: Path) -> None:
-    files = written(tmp_path, with_plain(ok=False))
-    assert "failed without a launcher" in files["index.html"]
-    assert "Failed runs" not in files["scaling.md"]
-    assert "failed" not in words(with_plain(ok=False))
 
 
 def test_what_may_differ_stands_beside_the_figures(tmp_path: Path) -> None:

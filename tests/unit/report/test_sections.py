@@ -19,7 +19,6 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record, read_record
-from ddp_ladder.report import sections as sections_module
 from ddp_ladder.report.document import Block, Cell, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.plots import (
@@ -32,7 +31,6 @@ from ddp_ladder.report.sections import explained, sections
 from ddp_ladder.report.view import ReportView
 from make_records import (
     JOB_ID,
-    make_failed_record,
     make_plan_of,
     make_record,
     make_spec,
@@ -216,21 +214,6 @@ def test_each_scale_has_one_picture_and_damaged_samples_are_a_note(tmp_path: Pat
     picture, notes = draw_usage(tmp_path, list(results.records.values()))[0]
     assert "1x2" in picture.picture
     assert "node0.csv" in str(notes.items[0])
-
-
-def test_of_very_many_runs_the_table_has_those_that_failed_and_the_first_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    specs = make_specs(["1x1", "1x2"], repeats=3)
-    records = [*map(make_record, specs[:-1]), make_failed_record(specs[-1])]
-    view = ReportView(make_results(records), TODAY)
-    whole = section_of(view, "Runs")
-    monkeypatch.setattr(sections_module, "MOST_RUNS", 3)
-    words, table = section_of(view, "Runs").blocks
-    assert [in_words(row[0]) for row in table.rows] == [spec.name for spec in (*specs[:2], specs[-1])]
-    assert words.text.endswith("The table has 3 of them: those that failed, and of the others the first ones.")
-    assert len(whole.blocks[1].rows) == len(specs)
-    assert "of them" not in whole.blocks[0].text
 
 
 # The owners of the seconds

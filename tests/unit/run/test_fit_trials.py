@@ -17,7 +17,6 @@ from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.run.short_runs import NoBatch, choose_batch, trial_of
 from ddp_ladder.settings.load import load_settings
 from make_records import make_failed_record, make_record, make_spec
-from make_runs import edit_batches, edit_rank, reassemble, write_run
 
 CONTEXT = cast(Context, type("Job", (), {"label": "stage1 1x1"}))
 SPEC = make_spec("1x1", device="cuda")
@@ -50,34 +49,6 @@ def test_failures_that_are_results_of_a_search(kind: FailureKind, outcome: str, 
     less = Trial(batch_per_gpu=SPEC.batch_per_gpu // 2, outcome="fits")
     trial = trial_of(failed(kind), CONTEXT, Path("fit"), [less])
     assert (trial.outcome, trial.why.rpartition(": ")[2]) == (outcome, why)
-
-
-def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
-    record = make_record(SPEC, fingerprint={"batch_per_gpu": SPEC.batch_per_gpu - 1})
-    trial = trial_of(record, CONTEXT, Path("fit"), ())
-    assert trial.outcome == "too little data"
-    assert f"half of the steps had {SPEC.batch_per_gpu - 1} samples" in trial.why
-
-
-@pytest.mark.parametrize(
-    ("size", "log", "outcome", "why"),
-    [
-        (100, "", "too little data", ": the data set has 100"),
-        (5000, "epoch 1", "smaller batch", " although the data set has 5,000: the script does not use {batch_per_gpu}"),
-        (5000, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory",
-         ", as the script went on with them after: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 G"),
-        (5000, "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution", "out of memory",
-         ", as the script went on with them after: RuntimeError: Unable to find a valid cuDNN algorithm to run conv"),
-    ],
-)  # fmt: skip
-def test_why_a_script_uses_a_smaller_batch(tmp_path: Path, size: int, log: str, outcome: str, why: str) -> None:
-    run = write_run(tmp_path, make_spec("1x1", batch_per_gpu=512))
-    edit_rank(run, 0, loader={"num_workers": 0, "dataset_size": size})
-    edit_batches(run, 0, 64)
-    run.log.write_text(f"{log}\n")
-    trial = trial_of(reassemble(run), CONTEXT, run.path, ())
-    assert (trial.outcome, trial.why[:39]) == (outcome, "half of the steps had 64 samples or few")
-    assert why in trial.why
 
 
 @pytest.mark.parametrize("kind", [None, "probably out of memory"])

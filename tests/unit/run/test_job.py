@@ -3,8 +3,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,21 +50,6 @@ def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="SIGTERM"):
         job._supervise(context, RunDirectory(tmp_path), make_spec("1x1"), run, None)
     assert started[0].returncode == -signal.SIGTERM
-
-
-@pytest.mark.usefixtures("signals_as_before")
-def test_a_hang_up_that_was_ignored_from_the_start_stays_ignored() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    raise_on_signals()
-    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    with pytest.raises(Interrupted):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_a_process_whose_parent_died_before_it_could_ask_is_ended_too() -> None:
-    code = "import signal; from ddp_ladder.common import process; process.die_with_parent(signal.SIGTERM, 1)"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == -signal.SIGTERM
 
 
 def children() -> set[int]:

@@ -16,7 +16,6 @@ from ddp_ladder.run.interruption import _end_agents
 from ddp_ladder.run.nodes import Allocation, JobStep, NoRendezvous, ThisMachine, nodes_of
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm import query
 from make_files import write_programs
 from make_records import make_spec
 
@@ -104,25 +103,6 @@ def test_where_no_run_can_meet_it_says_why(
     assert next_step in caught.value.next_step
 
 
-def test_a_controller_that_goes_away_meanwhile_is_asked_again(slurm: Callable[[str], Path], tmp_path: Path) -> None:
-    # Slurm 22.05.8, with its controller switched off
-    silent = (
-        "srun: error: Unable to confirm allocation for job 42: Unable to contact slurm controller (connect failure)"
-    )
-    mark = tmp_path / "asked"
-    slurm(f"if [ -e {mark} ]; then {answer('10.0.0.1', [20_001])}; else touch {mark}; echo '{silent}' >&2; exit 1; fi")
-    assert Allocation("42", JOB).endpoint(make_spec("2x2"), "run") == ("10.0.0.1", 20_001)
-
-
-@pytest.fixture
-def hanging(slurm: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """squeue does not answer, and nobody has much time."""
-    slurm(answer("10.0.0.1", [20_001]))
-    (tmp_path / "programs/squeue").write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(query, "SHORTEST_ANSWER_S", 0.2)
-    monkeypatch.setattr(nodes, "ENDING_ANSWER_S", 0.2)
-
-
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_the_job_step_of_an_srun_that_was_killed_or_is_stopped_is_ended_before_it_is_left(
     slurm: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -146,9 +126,3 @@ def test_the_job_step_of_an_srun_that_was_killed_or_is_stopped_is_ended_before_i
     _end_agents([step], 0.5)
     assert sent.read_text().splitlines() == ["--signal=TERM 42.2", "--signal=KILL 42.2"]
     assert step.wait(5) == -signal.SIGKILL
-
-
-def test_a_step_is_ended_although_squeue_hangs(hanging: None, tmp_path: Path) -> None:
-    step = JobStep("42", "run", ["sleep", "60"], os.environ, tmp_path / "srun.log")
-    step.terminate()
-    assert step.wait(30) == -signal.SIGTERM

@@ -194,22 +194,6 @@ def test_defaults() -> None:
     assert site.node == keys.Node(gpus=2, device="cpu", cpus=2)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("32}", "32, args: , env: , lr: , prepare: }"),
-        ("{}", "{gate: , slurm: , runtime: }"),
-        ("{}", "{gate: {min_efficiency: }, slurm: {extra: , qos: }}"),
-        ("stages", "measure:\nrepeats:\nfingerprint: {may_differ: }\nstages"),
-        ("stages", "variants: {default: }\nstages"),
-        ("stages", "variants: {default: {network: , args: , env: , launcher: }}\nstages"),
-        ("{stage1", "{stage2: , stage3: null, stage1"),
-    ],
-)
-def test_what_is_left_empty_has_its_default(old: str, new: str) -> None:
-    assert load(SMALLEST.replace(old, new)).experiment == load(SMALLEST).experiment
-
-
 def test_values_that_are_converted() -> None:
     settings = load(
         """\

@@ -17,7 +17,6 @@ from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.run.job_script import climb_script, write_job_script
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import Sources, load_settings
-from ddp_ladder_instrument import redaction
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 
 CLUSTER: dict[str, Any] = {"site": "here", "node": {"gpus": 2, "device": "cpu", "cpus": 2}}
@@ -86,11 +85,3 @@ def test_scripts_demand_them(tmp_path: Path) -> None:
         assert asked.returncode != 0
         assert "before it is started: export HF_TOKEN=..." in asked.stderr
         assert subprocess.check_output(shell, env={"HF_TOKEN": "abc"}, text=True) == "abc\n"
-
-
-def test_a_shell_that_quotes_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction, "NAMED", {"TRACKER"})
-    monkeypatch.setenv("TRACKER", "no well-known form")
-    monkeypatch.setenv("MY_SECRET", "another one")
-    error = SetUpError("software.setup", "the snippet failed", "login with no well-known form and another one failed")
-    assert str(error) == "software.setup: the snippet failed\nlogin with *** and *** failed"

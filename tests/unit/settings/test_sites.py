@@ -133,12 +133,6 @@ def asked_by(script: str, names: Iterable[str]) -> dict[str, str | None]:
     return {name: options.get(name) for name in names}
 
 
-def test_roihu_has_another_partition_for_several_nodes(tmp_path: Path) -> None:
-    job = job_of("roihu", "2x4", tmp_path, partition="gpularge")
-    asked = {"partition": "gpularge", "nodes": "2", "ntasks-per-node": "1", "cpus-per-task": "288"}
-    assert asked_by(script_of(job, tmp_path), asked) == asked
-
-
 def test_every_site_is_beside_its_guide() -> None:
     assert {file.stem for file in SITES.glob("*.yaml")} == {*GUIDES, "local"}
 

@@ -135,18 +135,6 @@ def beating(path: Path) -> Iterator[None]:
             done.set()
 
 
-@pytest.mark.parametrize("text", ["", '{"process": 3}'])
-def test_one_that_cannot_be_read_holds_while_it_beats(desk: Desk, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    path = lock(desk.results, Holder.here("12"))
-    path.write_text(text)
-    with beating(path), pytest.raises(UserError, match="a holder that cannot be read"), desk.take():
-        pytest.fail("two jobs hold it")
-    monkeypatch.setattr(locks, "SILENT_AFTER_S", 0.1)
-    with desk.take():
-        assert (seen := locks.look(Lock.of_scale(desk.results, "1x4", "")))
-        assert seen.is_alive
-
-
 @pytest.mark.parametrize("number", [1, 11])
 def test_of_many_that_take_over_at_once_one_holds_it(desk: Desk, number: int) -> None:
     lock(desk.results, holder("12", DEAD), number)
@@ -167,19 +155,3 @@ def test_of_many_that_take_over_at_once_one_holds_it(desk: Desk, number: int) ->
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(take, map(str, range(8))))
     assert (len(won), len(lost)) == (1, 7)
-
-
-def test_one_that_has_looked_long_ago_takes_nothing_over(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its look and its lock, others have come, gone, and come again."""
-    old, create = lock(desk.results, holder("12", DEAD)), locks._create
-
-    def late(path: Path, mine: Holder) -> None:
-        monkeypatch.setattr(locks, "_create", create)
-        lock(desk.results, Holder.here("14"), number=3)
-        old.unlink()
-        create(path, mine)
-
-    monkeypatch.setattr(locks, "_create", late)
-    with pytest.raises(UserError, match="job 14, process"), desk.take():
-        pytest.fail("two jobs hold it")
-    assert desk.locks == ["1x4.lock3"]

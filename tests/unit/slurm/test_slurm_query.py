@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from ddp_ladder.common.messages import UserError
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.query import SlurmError, answer, job_field, question_environment, run_command, set_aside
 from make_files import put_on_path
@@ -37,17 +36,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_controller_that_restarts_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert asked("42", failing(tmp_path, SILENT, 2)) == "node1\n"
     assert capfd.readouterr().err == f"Slurm does not answer ({SILENT}); asking again for 300 s\n"
-
-
-def test_it_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "PATIENCE_S", 0.3)
-    with pytest.raises(UserError, match="Unable to contact slurm controller"):
-        asked("42", failing(tmp_path, SILENT, 1000))
-
-
-def test_where_there_is_no_such_command_nothing_is_waited_for() -> None:
-    with pytest.raises(UserError, match="no-such-squeue: No such file or directory"):
-        asked("42", ["no-such-squeue"])
 
 
 def test_a_command_that_hangs_is_ended_and_named(tmp_path: Path) -> None:
@@ -127,9 +115,3 @@ def test_in_the_shell_of_a_job_that_job_is_named_and_not_all_that_it_left() -> N
 )  # fmt: skip
 def test_host_names(text: str, names: str) -> None:
     assert list(query.host_names(text)) == names.split()
-
-
-def test_tres_counts_all_but_memory() -> None:
-    found = query.tres("cpu=48,mem=96000M,node=6,gres/tmp=500G,gres/gpu:a100=24")
-    assert found == {"cpu": 48, "node": 6, "gres/gpu:a100": 24}
-    assert query.tres("") == {}

@@ -52,18 +52,6 @@ def test_what_a_site_prints_beside_the_answers_is_no_answer(tools: Path, banner:
     assert [state.state for state in ask("1234567").values()] == states
 
 
-@pytest.mark.parametrize("printed", [*BANNERS, "", f"{SQUEUE_HEADER}\nddp-ladder|5|RUNN\n"])
-def test_an_answer_that_cannot_be_read_is_no_state(tools: Path, printed: str) -> None:
-    prints(tools, "squeue", printed)
-    prints(tools, "sacct", SACCT)
-    with pytest.raises(SlurmError, match="squeue printed"):
-        ask("5")
-    prints(tools, "squeue", SQUEUE_HEADER)
-    prints(tools, "sacct", printed)
-    with pytest.raises(SlurmError, match="sacct printed"):
-        ask("5")
-
-
 def test_advice_names_the_key_of_the_stage() -> None:
     assert "stages.stage2.runtime" in advice(JobState("TIMEOUT"), "", "stage2", 10).next
     assert advice(JobState("SOMETHING_NEW"), "", "stage2", 10).why == "see JOB STATE CODES in `man squeue`"

@@ -16,10 +16,6 @@ TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on sen
 # Of Slurm 24.11.5, where a site may limit each user's requests.
 LIMITED = "sbatch: error: Batch job submission failed: Rate limit exceeded, please retry momentarily"
 BUSY = "sbatch: error: Batch job submission failed: Unable to create job record, try again"
-REFUSED = (
-    "sbatch: error: invalid account or account/partition combination specified\\n"
-    "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
-)
 FAILS = "echo '{}' >&2; exit 1"
 
 # Each call of sbatch is a line of `calls`; what it submits is a line of `queue`, which squeue shows.
@@ -121,21 +117,6 @@ def test_one_job_is_followed_and_sbatch_is_tried_again_only_where_none_is_in_the
     assert slurm.count("calls") == calls
     assert not said or slurm.text.count(said) == times
     assert slurm.count("asked") > (9 if "silent" in name else 0)
-
-
-def test_of_two_that_were_heard_late_one_is_kept(slurm: Slurm) -> None:
-    """The first try shows up when the second one has been made."""
-    slurm.does("sbatch", f"[ $n = 1 ] && {{ {FAILS.format(TIMED_OUT)}; }}; submit; id=101; submit; echo 102")
-    assert slurm.submit() == "101"
-    assert (slurm.path / "cancelled").read_text() == "--quiet 102\n"
-
-
-def test_a_refusal_is_final_in_sbatchs_own_words(slurm: Slurm) -> None:
-    slurm.does("sbatch", FAILS.format(REFUSED))
-    with pytest.raises(NotSubmitted, match="Invalid account") as caught:
-        slurm.submit()
-    assert "cluster.yaml" in caught.value.next
-    assert slurm.count("calls") == 1
 
 
 def test_a_job_of_another_start_of_the_same_results_is_not_joined(slurm: Slurm) -> None:
