@@ -309,7 +309,7 @@ def after_training(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Iterator[Find
         return
     failure = next((failure for row in OF_PROCESSES if (failure := row(case))), None)
     ended = "its launchers were ended" if case.outcome == "finished" else f"the run's end was: {case.outcome}"
-    cause = f"{failure.verdict}: {failure.why}" if failure else ended
+    cause = failure.in_words if failure else ended
     shown = f"; it printed: {failure.evidence[-1].line.strip()}" if failure and failure.evidence else ""
     if raw.spec.wrapper and not any(end.failed for end in raw.ends):
         shown += f"; the script itself ended with exit code 0, so that is of its wrapper, {raw.spec.wrapper[0]}"

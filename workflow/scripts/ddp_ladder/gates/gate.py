@@ -20,7 +20,7 @@ from ddp_ladder.gates.verdict import Place, Verdict, Word, gate_files, judged, p
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, SUPPORT, bad_nodes, bad_nodes_file
-from ddp_ladder.records.record import Failure, Record, quoted_lines
+from ddp_ladder.records.record import Failure, Record
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.jobs import read_job_end
 
@@ -126,12 +126,11 @@ def _sanity(
     why = failure.why
     for check in record.checks:  # the box shows what was wanted on a line of its own
         why = why.replace(f", wanted {check.wanted}", "")
-    lines = tuple(quoted_lines(failure.evidence, why).splitlines())
-    if other := _trained(record, others):
-        failure, why = failure.replace(next=OWN_DIRECTORY_ADVICE), f"{why}; {other}"
     failure = failure.replace(why=why)
+    if other := _trained(record, others):
+        failure = failure.replace(why=f"{why}; {other}", next=OWN_DIRECTORY_ADVICE)
     finding = judged(spec, "run", failure.in_words, _wanted(record, failure.verdict), failure.next)
-    return record, failure, finding.replace(evidence=lines)
+    return record, failure, finding.replace(evidence=failure.quoted)
 
 
 def _wanted(record: Record, verdict: str) -> str:

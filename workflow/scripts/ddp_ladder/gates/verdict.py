@@ -151,7 +151,7 @@ def closed_box(gate: Verdict) -> str:
     wanted: list[tuple[str, str | None]] = [("wanted", gate.wanted)]
     if failure and failure.place and reason:
         when = time.strftime(" at %H:%M:%S", time.localtime(failure.at_s)) if failure.at_s else ""
-        verdict = f"{failure.verdict} ({failure.place}){when}\n{closed}"
+        verdict = f"{failure.placed}{when}\n{closed}"
         rows = [("verdict", verdict), ("run", reason.place), ("why", failure.why)]
         wanted = wanted if reason.kind == "preflight" else []  # of a run, only that it should have ended well
     if reason and reason.evidence:

@@ -200,7 +200,7 @@ class Link(Model):
         ended = f"; Slurm ended it: {self.state}" if self.state in (*NOT_OF_THE_SCRIPT, CANCELLED) else ""
         if self.end == "failed":
             failure = self.failure
-            return f"{f'{failure.verdict}: {failure.why}' if failure else 'it left no record'}{ended}"
+            return f"{failure.in_words if failure else 'it left no record'}{ended}"
         if self.end == "running":
             return self.end
         return good_end("saved state" if self.end == "saved" else self.end, self.steps) + ended

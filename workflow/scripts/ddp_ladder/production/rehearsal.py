@@ -169,7 +169,7 @@ def _without_comparison(first: Start, second: Start) -> Finding | None:
 
 def _failed_start(start: Start) -> Finding:
     failure = start.failure
-    cause = f"{failure.verdict}: {failure.why}" if failure else "it left no cause"
+    cause = failure.in_words if failure else "it left no cause"
     advice = failure.next if failure else "look at its log"
     return _shown("error", f"{start.name} failed: {cause}", advice)
 

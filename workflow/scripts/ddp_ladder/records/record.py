@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
@@ -187,17 +187,21 @@ class Failure(Model):
         return " on ".join(part for part in (rank, self.node) if part)
 
     @property
+    def placed(self) -> str:
+        """Return ``CUDA out of memory (rank 1 on node7)``."""
+        return f"{self.verdict} ({self.place})" if self.place else self.verdict
+
+    @property
     def in_words(self) -> str:
         """Return ``CUDA out of memory (rank 1 on node7): tried to allocate 2 GiB``: the verdict is not told twice."""
         if self.why.startswith(self.verdict):
             return self.why
-        place = f" ({self.place})" if self.place and not self.why.startswith("rank ") else ""
-        return f"{self.verdict}{place}: {self.why}"
+        return f"{self.verdict if self.why.startswith('rank ') else self.placed}: {self.why}"
 
-
-def quoted_lines(evidence: Sequence[Evidence], known: str) -> str:
-    """Return evidence as one text, each line with its speaker; lines that ``known`` contains are left out."""
-    return "\n".join(f"{line.speaker}: {line.line}" for line in evidence if line.line not in known)
+    @property
+    def quoted(self) -> tuple[str, ...]:
+        """Return the lines that show the cause, each with its speaker, without those that ``why`` has already."""
+        return tuple(f"{line.speaker}: {line.line}" for line in self.evidence if line.line not in self.why)
 
 
 class Fingerprint(RankFingerprint):

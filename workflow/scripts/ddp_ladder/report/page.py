@@ -116,8 +116,8 @@ def markdown_document(view: ReportView, parts: Sequence[Section]) -> Document:
     asked = tuple(Cell(text, lead=kind) for kind, text in recommendations(view))
     failures = tuple(
         Block(
-            f"{', '.join(group.runs)}: {group.verdict}",
-            items=(group.failure.why, *group.evidence, f"Next: {group.failure.next}"),
+            f"{', '.join(group.runs)}: {group.failure.placed}",
+            items=(group.failure.why, *group.failure.quoted, f"Next: {group.failure.next}"),
         )
         for group in view.failures
     )

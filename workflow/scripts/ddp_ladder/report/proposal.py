@@ -407,7 +407,7 @@ def _names(points: Sequence[ScalePoint], view: ReportView) -> str:
 
 def _of_runs(view: ReportView) -> Iterator[str]:
     for group in view.failures:
-        yield f"{count(len(group.runs), 'run')} failed ({in_short(group.runs)}): {group.verdict}"
+        yield f"{count(len(group.runs), 'run')} failed ({in_short(group.runs)}): {group.failure.placed}"
     for stage in view.plan.stages:
         gate = view.results.gates.get(stage)
         if gate is not None and not gate.is_open:

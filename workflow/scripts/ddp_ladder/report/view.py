@@ -30,7 +30,7 @@ from ddp_ladder.gates.points import WITNESSED, ScalePoint, other_processes
 from ddp_ladder.gates.verdict import Place, Verdict
 from ddp_ladder.measuring import fingerprint
 from ddp_ladder.plan.plan import Plan, wrapper_directory
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Fingerprint, Record, quoted_lines
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Fingerprint, Record
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -63,16 +63,6 @@ class FailureGroup:
 
     failure: Failure  # its place, time and lines are those of the first run
     runs: tuple[str, ...]  # their names
-
-    @property
-    def verdict(self) -> str:
-        """Return what failed, and on which rank and node."""
-        return f"{self.failure.verdict} ({self.failure.place})" if self.failure.place else self.failure.verdict
-
-    @property
-    def evidence(self) -> tuple[str, ...]:
-        """Return the lines that show the cause, with their speakers."""
-        return tuple(quoted_lines(self.failure.evidence, self.failure.why).splitlines())
 
 
 @dataclass(frozen=True)

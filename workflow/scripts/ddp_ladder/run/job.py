@@ -463,7 +463,7 @@ def _supervise(
                     signs.look()
                     if stalls.is_hang(signs.files):
                         hang = hang_failure([*stalls.reports.values()], "")
-                        context.console.ending(f"{hang.verdict}: {hang.why}")
+                        context.console.ending(hang.in_words)
                         return {"outcome": "hang"}, False
                     if signs.silent:
                         context.console.ending(silence_in_words(signs.silent, run.nodes))
