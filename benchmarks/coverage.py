@@ -87,7 +87,7 @@ def _points(records: Sequence[Record], gate: GateThresholds) -> tuple[ScalePoint
 def judged(points: Sequence[ScalePoint], threshold: float, differ_percent: float = 2) -> Finding:
     """Return the gate's finding on the second point."""
     gate = GateThresholds(min_efficiency=threshold, max_efficiency=2, jobs_differ_percent=differ_percent)
-    plan = replace(make_plan_of([]), gates={"stage1": gate, "stage2": gate})
+    plan = replace(make_plan_of(make_specs(["1x1", "1x2"])), gates={"stage1": gate, "stage2": gate})
     (found,) = performance(plan, points[1], points, Path("results"))
     return found
 
@@ -197,11 +197,11 @@ def slow_steps(draw: Draw, ladders: int) -> str:
         longer = {"1x1": 1.0, "1x2": 1 / EFFICIENCY}
         times = [longer[str(spec.scale)] * drawn[str(spec.scale)][spec.repeat - 1] for spec in specs]
         first = _points([with_steps(*each) for each in zip(templates, times, strict=True)], gate)
-        low, high = first[1].efficiency_low, first[1].efficiency_high
-        if low is None or high is None:
+        known = first[1].of("efficiency")
+        if known is None or known.low is None or known.high is None:
             continue
-        held.append(low <= EFFICIENCY <= high)
-        widths.append(math.log(high / low) / 2)
+        held.append(known.low <= EFFICIENCY <= known.high)
+        widths.append(math.log(known.high / known.low) / 2)
         threshold = EFFICIENCY * math.exp(generator.uniform(-NEAR, NEAR))
         found = judged(first, threshold, 0)
         doubtful += found.uncertain
@@ -272,7 +272,8 @@ def warmups(runs: int, noise: float) -> Iterator[str]:
             times_s = STEP_S * times * np.exp(generator.normal(0, noise, len(times)))
             warmup = find_warmup(times_s, 10, 30)
             count = len(times_s)
-            steps = Steps(np.full(count, SAMPLES), np.zeros(count), times_s, np.zeros(count))
+            size, nothing = np.ones(count, np.int64), np.zeros(count, np.int64)
+            steps = Steps(size, np.full(count, SAMPLES), nothing, times_s, np.zeros(count))
             throughput, _ = measure([steps], warmup, [], None, 9.0)
             ends.append(warmup.steps)
             steady.append(warmup.stable)
