@@ -129,4 +129,5 @@ def test_a_figure_in_doubt_is_promised_with_its_doubt() -> None:
         write_record(file, record.replace(remarks=(doubt,)))
     production, text = begun(given)
     assert production.chain.promised_samples_per_s is not None
+    assert production.chain.promise_doubt == "at 1x2 the number of samples is doubtful"
     assert "warning: its speed is in doubt: at 1x2 the number of samples is doubtful" in text

@@ -64,6 +64,7 @@ class Chain(Model):
     slower_percent: float
     slower: Literal["warn", "stop"]
     promised_samples_per_s: float | None  # the ladder's figure; None: this scale was not measured
+    promise_doubt: str = ""  # why that may be wrong
     training_hours: Amount | None = None  # of one training at this scale, as the ladder expects; None: unknown
     training_samples: float | None = None  # of one training; None: unknown
     centre_hours: CentreHours | None = None  # in which its costs are said, too

@@ -126,6 +126,7 @@ def production_of(
         slower_percent=keys.slower_percent,
         slower=keys.slower,
         promised_samples_per_s=promise["samples_per_s"] if promise else None,
+        promise_doubt=in_doubt(promise.rate) if promise else "",
         training_hours=decision.hours(promise) if decision and promise else None,
         training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
         centre_hours=plan.units.hours,

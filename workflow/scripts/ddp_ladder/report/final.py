@@ -225,6 +225,8 @@ class FinalReport:
             against = f", {percent(rate / promised)} of the ladder's {significant(promised)}" if promised else ""
             return f"{significant(rate)} samples/s{against}"
 
+        if promised and (doubt := self.campaign.chain.promise_doubt):
+            yield f"the ladder's figure is in doubt: {doubt}"
         if held.median is None:
             yield f"the throughput of the steps is not known: {held.doubt or 'no link was measured for a minute'}"
             return
