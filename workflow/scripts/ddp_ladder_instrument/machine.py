@@ -48,7 +48,7 @@ class Machine:
     samples_per_step: replaces counted samples, for loops without a DataLoader. beside: places whose batches never
     train: their passes are validations. turn: what is usual in the whole log, if that is known. on_pass: called with
     the number of each training pass at its first step.
-    replays: of CUDA graphs. skips: steps that GradScaler skipped. later_stage: of a pipeline, not the first.
+    later_stage: of a pipeline, not the first.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Machine:
         self.on_pass: Callable[[int], object] = lambda number: None
         self.first_pass = -1
         self.pass_over_at = -1  # the number of steps when a pass last ended
-        self.replays = self.skips = self.calls = 0
+        self.calls = 0
         self._empty = 0  # steps without a batch, also none that was drawn ahead
         self._again = 0
         self.uneven = self.later_stage = False
@@ -259,7 +259,6 @@ class Machine:
 
     def _on_skip(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self._skipped = True
-        self.skips += 1
 
     def _end_skipped(self) -> None:
         """Discard the batches since the last step: no step trains on them. Their time belongs to the next one."""
@@ -274,7 +273,6 @@ class Machine:
 
     def _on_replay(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         """A CUDA graph does again what was captured into it: backward passes and steps."""
-        self.replays += 1
         if thing not in self._graphs:
             self._graphs[thing], self._captured = self._captured, []
         captured = self._graphs[thing]

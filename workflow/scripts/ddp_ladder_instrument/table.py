@@ -38,8 +38,8 @@ class StepTable:
     host_ended_s: the same by the log's clock, on the host. backwards: backward passes of each. made, sent: forward
     passes of the module that DDP times, and those whose backward passes send gradients. collectives_s: in
     collectives that DDP does not time. ddp: DDP's times of the steps that it timed, by row.
-    count: number of steps. all_samples, last_samples: of all of them, and of the last one, without padding. all_step_s,
-    all_wait_s, all_collectives_s: of all that were added one by one.
+    count: number of steps. all_samples: of all of them, without padding. all_step_s, all_wait_s, all_collectives_s: of
+    all that were added one by one.
     recent_s: times of the last steps. block: steps of a row after the single ones.
     """
 
@@ -49,7 +49,7 @@ class StepTable:
         self.clear()
 
     def clear(self) -> None:
-        self.count = self.all_samples = self.last_samples = 0
+        self.count = self.all_samples = 0
         self.all_step_s = self.all_wait_s = self.all_collectives_s = 0.0
         self.block = 1
         self.recent_s: deque[float] = deque(maxlen=RECENT)
@@ -81,8 +81,7 @@ class StepTable:
                 append(value)
         self.count += 1
         samples, _, step_s, wait_s, _, collectives_s = values[:6]
-        self.last_samples = int(samples)
-        self.all_samples += self.last_samples
+        self.all_samples += int(samples)
         self.all_step_s += step_s
         self.all_wait_s += wait_s
         self.all_collectives_s += collectives_s
@@ -247,11 +246,6 @@ class Phases:
         self.saves = Saves()
         self._epoch_steps: deque[int] = deque(maxlen=MOST)
         self._evaluating_since_s: float | None = None
-
-    @property
-    def evaluations(self) -> int:
-        """Number of validations and times in eval mode so far, with a running one."""
-        return len(self._validations_s) + len(self._evals_s) + (self._evaluating_since_s is not None)
 
     def begin_evaluation(self, now_s: float) -> None:
         self._evaluating_since_s = now_s

@@ -134,7 +134,7 @@ def point_of(group: RepeatGroup, baseline: RepeatGroup | None = None) -> ScalePo
     records = [run.record for run in group.good]
     rate = rate_of(group)
     log = replace(group.log_rate, steps=group.log_rate.steps + _of_shares(records[0].witness))
-    rate = Estimate.of(rate.value, log, rate.source, rate.doubts)
+    rate = replace(rate, low=log.interval(rate.value)[0], high=log.interval(rate.value)[1])
     parts, facts = split_of_repeats(group) or ({}, None)
     # Of the repeat with the median start-up, or wall time: medians of parts do not add up.
     startups = [parts_s for record in records if (parts_s := startup_of(record.ranks))]
@@ -180,7 +180,7 @@ def rate_of(group: RepeatGroup) -> Estimate:
 def _of_shares(witness: Witnessed | None) -> Variance:
     """Return the variance of the logarithm of a count that a witness has corrected: its shares differ between passes.
 
-    A ratio of two figures has the same correction on both sides.
+    It is no part of the figure's own log: a ratio of two figures has the same correction on both sides.
     """
     found = Variance()
     if witness is None or witness.status != "differs":
