@@ -172,7 +172,7 @@ def test_a_run_of_an_earlier_job_is_not_running_and_one_that_ends_is_seen(tmp_pa
     assert [run.phase for run in reader.read().scales[1].runs] == ["ended", "started", "to do"]
     lock.with_name("1x2.lock2").write_text(lock.read_text().replace('"101"', '"999"'))
     scale = reader.read().scales[1]
-    assert scale.is_held
+    assert scale.holder
     assert scale.running is None
     assert scale.runs[1].phase == "interrupted"
     second = run_of(tmp_path, plan.jobs[1].runs[1])

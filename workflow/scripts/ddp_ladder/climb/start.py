@@ -33,7 +33,7 @@ from ddp_ladder.run.nodes import local_job_id
 from ddp_ladder.settings.checks import check_variables
 from ddp_ladder.settings.keys import Experiment, Settings, Site
 from ddp_ladder.slurm.jobs import AGAIN, GO_ON, GONE, JobEnd, NamedJob, ask, job_left, jobs_by_name, read_job_end
-from ddp_ladder.slurm.lock import Lock, held, look
+from ddp_ladder.slurm.lock import Lock, held, living
 from ddp_ladder.slurm.query import SlurmError
 
 UNREAD_FILES = "their files cannot be read (damaged, or written by another version of ddp-ladder)"
@@ -181,8 +181,8 @@ def require_every_job_over(results: Path) -> None:
 def _left(results: Path, scale: str, queue: Sequence[NamedJob], is_same_plan: bool) -> Iterator[Problem]:
     left = job_left(results, scale) if is_same_plan else None
     states = {job.id: job.state for job in queue if job.scale == scale}
-    lock = look(Lock.of_scale(results, scale, ""))
-    holder = lock.holder.slurm_id if lock and lock.is_alive else None
+    alive = living(Lock.of_scale(results, scale, ""))
+    holder = alive.slurm_id if alive is not None else None
     if holder and holder not in states:
         states |= ask([holder])
     for job_id, state in states.items():

@@ -228,7 +228,7 @@ def _figures(state: LadderState, scale: ScaleState) -> tuple[str, str, str, str]
 
 def job_words(state: LadderState, scale: ScaleState) -> tuple[str, str]:
     """Return the state of a scale's job, and its style."""
-    if scale.is_done and not scale.is_held:
+    if scale.is_done and scale.holder is None:
         runs = [run for run in scale.runs if not run.spec.is_plain]  # many scripts need a launcher
         failed = sum(run.record is not None and run.record.failure is not None for run in runs)
         return (f"{count(failed, 'run')} failed", BAD) if failed else ("finished", GOOD)
@@ -242,8 +242,8 @@ def job_words(state: LadderState, scale: ScaleState) -> tuple[str, str]:
     if job is not None and job.phase == "running":
         since = f" since {job.start.partition('T')[2]}, for" if job.start else ""
         return f"job {scale.slurm_id} runs{since} at most {scale.job.runtime_min} min on {job.nodes}", BUSY
-    if scale.held is not None and scale.is_held:
-        process = scale.held.holder.process
+    if scale.holder is not None:
+        process = scale.holder.process
         return f"runs: process {process.pid} on {process.host}", BUSY
     if scale.slurm_id is not None:
         return f"job {scale.slurm_id} {job.state if job else 'was submitted; its state is unknown'}", WAITS

@@ -30,7 +30,7 @@ from ddp_ladder.records.raw_models import Job, Progress, RunFile, read_progress,
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.progress import expected_steps
 from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, JobState, ask, job_end_file, read_job_end
-from ddp_ladder.slurm.lock import Held, Lock, look
+from ddp_ladder.slurm.lock import Held, Holder, Lock, living, look
 from ddp_ladder.slurm.query import SlurmError
 
 ASK_EVERY_S = 10.0
@@ -62,7 +62,7 @@ class ScaleState:
     job: ScaleJob
     runs: tuple[RunState, ...]
     end: JobEnd | None = None  # what is recorded of its Slurm job; None without one, and after a good end
-    held: Held | None = None  # by a job
+    holder: Holder | None = None  # its job, while that lives
     witness: RunState | None = None  # a run that follows its batches, and goes on
 
     @property
@@ -78,26 +78,22 @@ class ScaleState:
         return len(self.ended) == len(self.runs)
 
     @property
-    def is_held(self) -> bool:
-        return self.held is not None and self.held.is_alive
-
-    @property
     def slurm_id(self) -> str | None:
         """The Slurm job whose state is worth asking for; None if there is none, or its end is known."""
         if self.end is not None and self.end.state == SUBMITTED:
             return self.end.job_id
-        return self.held.holder.slurm_id if self.held is not None and self.is_held else None
+        return self.holder.slurm_id if self.holder is not None else None
 
     @property
     def bad_end(self) -> JobEnd | None:
         """The bad end of its job that is recorded, if nothing goes on."""
         known = self.end is not None and self.end.state != SUBMITTED
-        return self.end if known and not self.is_held and not self.is_done else None
+        return self.end if known and self.holder is None and not self.is_done else None
 
     @property
     def running(self) -> RunState | None:
         """The run that its job executes now."""
-        return next((run for run in self.runs if run.phase == "started"), None) if self.is_held else None
+        return next((run for run in self.runs if run.phase == "started"), None) if self.holder is not None else None
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class LadderState:
     def is_at_work(self) -> bool:
         """Return True while a start, or a job that one has left, goes on as far as can be seen."""
         queued = any((job := self.job_of(scale)) and job.phase != "ended" for scale in self.scales)
-        return bool(self.start and self.start.is_alive) or queued or any(scale.is_held for scale in self.scales)
+        return bool(self.start and self.start.is_alive) or queued or any(scale.holder for scale in self.scales)
 
     @property
     def is_measured(self) -> bool:
@@ -172,27 +168,26 @@ class Reader:
 
     def _scale(self, job: ScaleJob) -> ScaleState:
         scale = str(job.scale)
-        held = look(Lock.of_scale(self._results, scale, ""))
-        runs = [self._run(spec, held) for spec in job.runs]
-        further = [run for spec in job.more if (run := self._run(spec, held)).phase != "to do"]
+        holder = living(Lock.of_scale(self._results, scale, ""))
+        runs = [self._run(spec, holder) for spec in job.runs]
+        further = [run for spec in job.more if (run := self._run(spec, holder)).phase != "to do"]
         end = self._files.read(job_end_file(self._results, scale), lambda _: read_job_end(self._results, scale))
-        return ScaleState(job, (*runs, *further), end, held, self._witness(job, held))
+        return ScaleState(job, (*runs, *further), end, holder, self._witness(job, holder))
 
-    def _witness(self, job: ScaleJob, held: Held | None) -> RunState | None:
+    def _witness(self, job: ScaleJob, holder: Holder | None) -> RunState | None:
         """Return the run that follows its batches and goes on in the job that holds this scale."""
-        if job.witness is None or held is None or not held.is_alive:
+        if job.witness is None or holder is None:
             return None
         for path in self._results.glob(f"{place_of('*')}/runs/*/*/{job.scale}/r*/run.json"):
             directory = RunDirectory(path.parent)
             run = self._files.read(path, lambda file: read_run_file(RunDirectory(file.parent)))
-            if run is not None and run.job.id == held.holder.job_id and not directory.ended.exists():
+            if run is not None and run.job.id == holder.job_id and not directory.ended.exists():
                 progress = self._files.read(directory.progress, read_progress)
                 return RunState(run.spec, "started", file=run, expected=run.spec.max_steps, progress=progress)
         return None
 
-    def _run(self, spec: RunSpec, held: Held | None) -> RunState:
-        is_held = held is not None and held.is_alive
-        if spec.name in self._settled and not is_held:  # a job may measure it again
+    def _run(self, spec: RunSpec, holder: Holder | None) -> RunState:
+        if spec.name in self._settled and holder is None:  # a job may measure it again
             return self._settled[spec.name]
         directory = self._directory(spec)
         record = self._files.read(directory.record, read_record)
@@ -204,7 +199,7 @@ class Reader:
             return RunState(spec)
         if directory.ended.exists():
             return RunState(spec, "ended", self._files.read(directory.assembled, read_record))  # until its job ends
-        is_own = is_held and held is not None and held.holder.job_id == run.job.id
+        is_own = holder is not None and holder.job_id == run.job.id
         return RunState(spec, "started" if is_own else "interrupted", file=run)
 
     def _followed(self, scale: ScaleState, records: Collection[Record]) -> ScaleState:
@@ -328,7 +323,7 @@ class ChainReader:
     def _all_links(self, state: LadderState) -> tuple[Link, ...]:
         """Return the links as they were when a file of theirs last changed: their records are many."""
         scale = state.scales[0]
-        alive = scale.held.holder.job_id if scale.held is not None and scale.is_held else None
+        alive = scale.holder.job_id if scale.holder is not None else None
         version = ((alive or "", len(scale.ended)), *self._version(scale))
         if version != self._links[0] and state.plan is not None:
             self._links = version, read_links(self._directory, state.plan, state.now_s, alive)

@@ -125,6 +125,12 @@ def look(lock: Lock) -> Held | None:
     return Held(holder, _is_alive(holder, newest, lambda path: time.time() - _touched_s(path) < SEEN_AFTER_S))
 
 
+def living(lock: Lock) -> Holder | None:
+    """Return who holds a lock and lives; None if nobody does."""
+    held = look(lock)
+    return held.holder if held is not None and held.is_alive else None
+
+
 def _end_this_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
