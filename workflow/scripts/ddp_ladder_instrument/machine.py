@@ -36,7 +36,7 @@ from ddp_ladder_instrument.table import DdpTimes, Phases, StepTable
 from ddp_ladder_instrument.timer import OptimizerSteps, PassTimer, UsualTurn
 from ddp_ladder_instrument.trained import Drawn, Pass, TrainedBatches
 
-RULES = 6
+RULES = 7
 """Version of the rules: a record made by another one is made anew from the log."""
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
