@@ -116,6 +116,16 @@ def test_the_evidence_holds_the_numbers_and_the_records(ladder: Ladder) -> None:
     assert gate["records"] == digests
 
 
+def test_a_check_that_could_not_be_made_is_not_called_passed(ladder: Ladder) -> None:
+    directory = ladder.run()
+    for rank in (0, 1):
+        _in_rank(rank, first_samples=[])(directory)
+    checks = reassemble(directory).checks
+    assert [check.kind for check in checks if check.severity == "unknown"] == ["disjoint data"]
+    sanity = next(found for found in ladder.judge("stage2").judged if found.place == RUN)
+    assert sanity.measured == f"{len(checks) - 1} checks passed, not checkable: disjoint data"
+
+
 # ---- Spoilt runs; what ranks, nodes and jobs may leave is in tests/unit/diagnosis/test_spoilt_runs.py. ----
 
 Mutation = Callable[[RunDirectory], Any]

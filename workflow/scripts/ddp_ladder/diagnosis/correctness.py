@@ -15,7 +15,7 @@ import numpy as np
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 from ddp_ladder_instrument.slow_settings import REMOVE, in_words
 
-from ddp_ladder.common.findings import CheckKind, Finding, remark
+from ddp_ladder.common.findings import CheckKind, Finding, Severity, remark
 from ddp_ladder.common.formats import grouped, in_short, rank_numbers
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.pauses import joins_uneven
@@ -64,7 +64,7 @@ class Diagnosis:
 
 def diagnose(
     kind: CheckKind,
-    ok: bool,
+    ok: bool | None,
     measured: str,
     wanted: str,
     verdict: str = "",
@@ -72,10 +72,14 @@ def diagnose(
     next_step: str = "",
     failure_kind: FailureKind | None = None,
 ) -> Diagnosis:
-    """Return a check with its failure, used only if it did not pass; by default it says what the check says."""
+    """Return a check with its failure, used only if it did not pass; by default it says what the check says.
+
+    ok: None if there is nothing to check by, which fails no run.
+    """
+    severity: Severity = "unknown" if ok is None else "note" if ok else "error"
     why = why or f"measured {measured}, wanted {wanted}"
     failure = Failure(kind=failure_kind, verdict=verdict or kind, why=why, next=next_step)
-    return Diagnosis(Finding(kind=kind, severity="note" if ok else "error", measured=measured, wanted=wanted), failure)
+    return Diagnosis(Finding(kind=kind, severity=severity, measured=measured, wanted=wanted), failure)
 
 
 def one_model(raw: RawRun) -> Iterator[Diagnosis]:
@@ -150,7 +154,7 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
         return
     wanted, shared = "other samples on each rank", most_shared(ends)
     if shared.known < len(ends) and shared.fraction < MOST_SHARED:
-        yield diagnose("disjoint data", True, f"not checkable: {_why_no_shares(ends)}", wanted)
+        yield diagnose("disjoint data", None, f"not checkable: {_why_no_shares(ends)}", wanted)
         return
     loader, ok, verdict = ends[0].loader, shared.fraction < MOST_SHARED, "ranks train on the same data"
     first, second = shared.ranks
@@ -220,7 +224,7 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
     ends, world_size = raw.ends, raw.spec.world_size
     if raw.pipeline_stages:
         measured = f"not checkable: {raw.pipeline_stages} stages of a pipeline"
-        return diagnose("equal parameters", True, measured, "one model on all ranks")
+        return diagnose("equal parameters", None, measured, "one model on all ranks")
     seen = {end.rank: end.parameters for end in ends if end.parameters}
     wrapped = any(end.ddp for end in ends)
     if len(seen) == world_size and all(parameters.sharded for parameters in seen.values()) and not wrapped:
