@@ -48,7 +48,7 @@ LONGEST = (
     "workflow/test_runs_that_hang.py",
     "workflow/test_rehearsed_scripts.py",
     "slurm/test_faults.py",
-    "workflow/test_attribution_of_real_runs.py",
+    "workflow/test_stand_in_gpus.py",
 )
 # Modules on Slurm mostly wait, and the others compute: the kinds alternate. Last come those that start no programs.
 KINDS = ("slurm", "workflow", "")

@@ -29,6 +29,8 @@ seen["sum"] = total.item()
 dist.destroy_process_group()
 """
 MEETING = WITNESS + MEET + NO_TORCH
+# What others have met as need not meet again: torch takes seconds to start.
+MEETING_OR_NOT = f"import sys\n{WITNESS}\nif 'no meeting' not in sys.argv:\n    exec({MEET!r})\n{NO_TORCH}"
 
 GPU_SITE: Mapping[str, Any] = {
     "site": "test",

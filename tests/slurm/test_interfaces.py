@@ -1,4 +1,4 @@
-"""Six nodes whose interfaces have different names, as in the guide that config/sites/ethernet6.yaml is from."""
+"""Nodes whose interfaces have different names, as in the guide that config/sites/ethernet6.yaml is from."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
-from project_copy import NO_TORCH, Checkout, copy_project
-from scales import MEET, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
+from project_copy import Checkout, copy_project
+from scales import MEETING, MEETING_OR_NOT, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
 
-INTERFACES = ("ens1f1", "ens1f1", "ens1f0np0", "ens1f1", "ens1f0", "ens1f0np0")
+INTERFACES = ("ens1f1", "ens1f0np0", "ens1f0")
 MAP = {f"node{number}": name for number, name in enumerate(INTERFACES, 1)}
 SITE_ENV = {"NCCL_IB_DISABLE": "1", "GLOO_LOG_LEVEL": "a b", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-# Those with the same interfaces need not meet again: torch takes seconds to start.
-MEETING_OR_NOT = f"import sys\n{WITNESS}\nif 'no meeting' not in sys.argv:\n    exec({MEET!r})\n{NO_TORCH}"
 
 
 @pytest.fixture(scope="module")
 def ethernet(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
-    return module_cluster(Spec(nodes=6, gpus=1, cpus=2, interfaces=INTERFACES))
+    return module_cluster(Spec(nodes=3, gpus=1, cpus=2, interfaces=INTERFACES))
 
 
 def site(interface: Any) -> dict[str, Any]:
@@ -37,16 +35,16 @@ def site(interface: Any) -> dict[str, Any]:
 
 
 def climb(cluster: Cluster, checkout: Checkout) -> str:
-    options = ["--nodes=6", "--ntasks-per-node=1", "--cpus-per-task=2", "--mem=4000", "--gres=gpu:1"]
-    return salloc(cluster, checkout, options, scale_job("6x1"))
+    options = ["--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=2", "--mem=4000", "--gres=gpu:1"]
+    return salloc(cluster, checkout, options, scale_job("3x1"))
 
 
 @pytest.fixture(scope="module")
 def met(ethernet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A 6x1 with an interface for each node, and the same with the ones that are found."""
+    """A 3x1 with an interface for each node, and the same with the ones that are found."""
     checkout = copy_project(tmp_path_factory.mktemp("project"))
     variants = {"default": {}, "auto": {"network": {"interface": "auto"}, "args": ["no meeting"]}}
-    prepare(checkout, MEETING_OR_NOT, "6x1", site(MAP), variants=variants)
+    prepare(checkout, MEETING_OR_NOT, "3x1", site(MAP), variants=variants)
     climb(ethernet, checkout)
     return checkout
 
@@ -55,14 +53,14 @@ def met(ethernet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout
 def test_each_node_uses_its_own_interface_and_the_sites_variables(
     met: Checkout, ethernet: Cluster, variant: str
 ) -> None:
-    run = f"{variant}/weak/6x1/r1"
+    run = f"{variant}/weak/3x1/r1"
     record = met.record(run)
     assert record["status"] == "ok", record["failure"]
     seen = witnesses(met, run)
     assert [rank["SLURMD_NODENAME"] for rank in seen] == list(MAP)
     for key in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         assert tuple(rank[key] for rank in seen) == INTERFACES
-    assert {rank.get("sum") for rank in seen} == {21.0 if variant == "default" else None}
+    assert {rank.get("sum") for rank in seen} == {6.0 if variant == "default" else None}
     run_file = json.loads((met.results / "runs" / run / "run.json").read_text())
     assert run_file["rendezvous"]["host"] == ethernet.addresses["node1"]
     assert {rank["MASTER_ADDR"] for rank in seen} == {ethernet.addresses["node1"]}
@@ -77,9 +75,9 @@ def test_each_node_uses_its_own_interface_and_the_sites_variables(
 
 def test_a_wrong_name_on_one_node_is_named_with_key_and_node(ethernet: Cluster, tmp_path: Path) -> None:
     checkout = copy_project(tmp_path)
-    prepare(checkout, MEETING, "6x1", site({**MAP, "node5": "ens1f7"}))
+    prepare(checkout, MEETING, "3x1", site({**MAP, "node3": "ens1f7"}))
     climb(ethernet, checkout)
-    failure = checkout.record("default/weak/6x1/r1")["failure"]
-    why = "node 4 (node5): network.interface: no interface ens1f7 with an IPv4 address on node5; there are lo, ens1f0"
+    failure = checkout.record("default/weak/3x1/r1")["failure"]
+    why = "node 2 (node3): network.interface: no interface ens1f7 with an IPv4 address on node3; there are lo, ens1f0"
     assert (failure["verdict"], failure["why"]) == ("software or network could not be set up", why)
     assert "network.interface in cluster.yaml" in failure["next"]

@@ -1,4 +1,4 @@
-"""A job of 32 nodes, really: its next run does not wait for the record of the last one, and it leaves few files."""
+"""A job of 12 nodes, really: its next run does not wait for the record of the last one, and it leaves few files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scales import GPU_SITE, prepare, salloc, scale_job
 
 pytestmark = pytest.mark.slurm
 
-NODES = 32
+NODES = 12
 SITE = {**GPU_SITE, "node": {"gpus": 1, "device": "cpu", "cpus": 1, "memory_mb": 400}}
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,16 +27,6 @@ FAST = {"node1": "10.9.0.1", "node2": "10.9.0.2"}
 # The network is the limit of what nodes exchange, as on a cluster: without one, a busy CPU would be.
 LIMIT = "tc qdisc replace dev ib0 root tbf rate {mbit}mbit burst 64kb latency 300ms"
 USUAL, SLOW = (LIMIT.format(mbit=mbit) for mbit in (500, 100))
-# Takes the port of the preflight as soon as its job has chosen it.
-LISTENER = """
-import json, pathlib, socket, sys, time
-file, until_s = pathlib.Path(sys.argv[1]), time.monotonic() + 60
-while not file.exists() and time.monotonic() < until_s:
-    time.sleep(0.005)
-listening = socket.create_server(("0.0.0.0", json.loads(file.read_text())["rendezvous"]["port"]))
-print("up", flush=True)
-input()
-"""
 
 
 @dataclass
@@ -51,7 +39,6 @@ class Fault:
     interface: str = "ib0"
     place: str = ""  # if it is not the node alone
     on_node: tuple[str, str] | None = None  # commands that make the fault and undo it
-    listener: bool = False
     timeout_s: int = 18
     min_busbw_gb_per_s: float | None = None
 
@@ -64,7 +51,6 @@ FAULTS = {
         interface="fast0",
         on_node=("ip route add blackhole 10.9.0.1/32", "ip route delete blackhole 10.9.0.1/32"),
     ),
-    "port": Fault("node1", "Address already in use", listener=True),
     "slow link": Fault(
         "node3",
         "node3 is slow",
@@ -96,17 +82,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 
 @contextmanager
-def injected(cluster: Cluster, checkout: Checkout, fault: Fault) -> Iterator[None]:
+def injected(cluster: Cluster, fault: Fault) -> Iterator[None]:
     with ExitStack() as stack:
         if fault.on_node:
             make, undo = (command.split() for command in fault.on_node)
             cluster.run(make, node=fault.node)
             stack.callback(cluster.run, undo, node=fault.node)
-        if fault.listener:
-            file = checkout.results / "preflight/2x1/run.json"
-            argv = cluster.command([sys.executable, "-c", LISTENER, str(file)], node="node1")
-            listener = stack.enter_context(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-            stack.callback(listener.communicate, b"end\n")
         yield
 
 
@@ -124,7 +105,7 @@ def test_a_fault_is_named_and_no_run_is_started(four_nodes: Cluster, checkout: C
     prepare(checkout, MEETING, fault.scale, site, preflight=wanted)
     nodes = fault.scale.partition("x")[0]
     options = [f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={CPUS}", "--mem=4000"]
-    with injected(four_nodes, checkout, fault):
+    with injected(four_nodes, fault):
         printed = salloc(four_nodes, checkout, options, scale_job(fault.scale))
     result = result_of(checkout, fault.scale)
     failed = [finding for finding in result["findings"] if finding["severity"] == "error"]
