@@ -63,7 +63,7 @@ def count():
 step_optimizer = compiled("optimizer", lambda: optimizer.step())
 train_step = compiled("step", train_step)
 tally.start()
-compiled("loop", train)(DataLoader(torch.randn(96, 4), batch_size=8))
+compiled("loop", train)(DataLoader(torch.randn(92, 4), batch_size=8))  # the last batch has another shape
 tally.write()
 names = [frame.co_filename or "<none>" for frame in get_compilation_metrics()]
 print("compiled from:", *sorted({os.path.basename(name) for name in names if not name.startswith("<")}))

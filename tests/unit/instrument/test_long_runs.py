@@ -112,7 +112,7 @@ def test_phases_of_a_long_run_are_told_once_also_where_the_log_reaches_into_its_
     before, whole = (
         {
             "epoch_steps": steps, "validations_s": [], "without_a_pass_s": [], "saves_s": some, "rests_s": some,
-            "saves": None,
+            "compiles_s": some, "saves": None,
         }
         for steps, some in (([1, 11], spans[:2]), ([1, 11, 21], spans))
     )  # fmt: skip

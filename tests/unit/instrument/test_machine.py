@@ -326,6 +326,7 @@ def test_phases_of_two_epochs_with_validation() -> None:
         "saves_s": [],
         "saves": {"count": 0, "seconds": 0, "aside_s": 0, "bytes": 0},
         "rests_s": [],
+        "compiles_s": [],
     }
 
 

@@ -88,6 +88,18 @@ def test_a_save_inside_a_step_is_no_computation(run: RunDirectory) -> None:
     assert found["waiting for data"] + found["computation and communication"] == pytest.approx(9.9, abs=0.02)
 
 
+def test_a_step_that_compiles_has_the_usual_computation_too(run: RunDirectory) -> None:
+    """On rank 0, in the middle of the run and in a validation; rank 1 waits."""
+    steps_s = [STEP_S + (k == 30) for k in range(1, STEPS + 1)]
+    both(run, steps_s=steps_s, pauses={60: ("validation", 2.0)})
+    validated_s = 58 * STEP_S + 1
+    compiles_s = [(28 * STEP_S, 28 * STEP_S + 1.02), (validated_s + 0.2, validated_s + 1)]
+    edit_phases(run, 0, validations_s=[(validated_s, validated_s + 2)], compiles_s=compiles_s)
+    found = owners(assemble(run))
+    assert (found["compilation"], found["validation"]) == (1.0, 2.0)
+    assert found["waiting for data"] + found["computation and communication"] == pytest.approx(9.9, abs=0.02)
+
+
 def test_a_save_in_the_background_costs_nothing(run: RunDirectory) -> None:
     both(run)
     edit_phases(run, 0, saves_s=[(1, 4)])

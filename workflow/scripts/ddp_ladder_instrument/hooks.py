@@ -10,6 +10,7 @@ import functools
 import importlib
 import os
 import signal
+import sys
 import time
 import traceback
 import weakref
@@ -25,12 +26,13 @@ from ddp_ladder_instrument import host
 from ddp_ladder_instrument.contract import HOOK
 from ddp_ladder_instrument.files import FAILED_HOOKS
 from ddp_ladder_instrument.log import NO_GRAD, NO_SYNC, SENDS
-from ddp_ladder_instrument.python_hooks import refuse_rank
+from ddp_ladder_instrument.python_hooks import refuse_rank, when_imported
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+COMPILATION = "torch._dynamo.callback"
 FIRST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
 
@@ -111,6 +113,37 @@ def patch_everywhere(owner: Any, wraps: Mapping[str, Wrap]) -> None:
         for name, value in [*names.items()]:
             if id(value) in replaced:
                 names[name] = replaced[id(value)]
+
+
+def patch_compilation(notify: Callable[[float, float], None]) -> None:
+    """Call this with begin and end of each compilation by torch.compile, once torch._dynamo is imported.
+
+    Torch 2.4 does not tell of backward passes that it compiles at their first call.
+    """
+    begun_s: list[float] = []
+    ended = eager(notify)
+
+    def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_start_callbacks(*args: Any) -> Any:
+            begun_s.append(time.perf_counter())
+            return original(*args)
+
+        return run_start_callbacks
+
+    def wrap_end(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_end_callbacks(*args: Any) -> Any:
+            if begun_s:
+                ended(begun_s.pop(), time.perf_counter())
+            return original(*args)
+
+        return run_end_callbacks
+
+    def imported(_took_s: float) -> None:
+        handler = sys.modules[COMPILATION].CompilationCallbackHandler
+        patch(handler, "run_start_callbacks", wrap_start)
+        patch(handler, "run_end_callbacks", wrap_end)
+
+    when_imported(COMPILATION, imported)
 
 
 def patch_optimizers(notify: Callable[..., None]) -> None:

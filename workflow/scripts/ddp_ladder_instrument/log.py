@@ -46,6 +46,7 @@ MEASURED = 22  # the measured steps are over: what follows is only traced
 UNEVEN = 23  # DistributedDataParallel.join(): ranks may make different numbers of steps
 OVER = 25  # the program has ended. Logs of earlier versions have events 24, which nothing reads
 PLACE = 27  # thing: the pass that begins to draw; amount: the number of the place that draws (-1: of one too many)
+COMPILE = 28  # torch.compile has compiled
 UNSETTLED = 26  # STEP or SKIP: the device does not tell yet. In no file
 
 NO_MARK = -1

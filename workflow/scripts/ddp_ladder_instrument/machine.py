@@ -104,7 +104,8 @@ class Machine:
             log.CAPTURE: self._on_capture,
             log.REPLAY: self._on_replay, log.EVAL: self._on_eval, log.TRAIN: self._on_train,
             log.COLLECTIVE: self._on_collective, log.SAVE: self._on_save, log.DDP: self._on_ddp,
-            log.MEASURED: self._on_measured, log.UNEVEN: self._on_uneven, log.OVER: self._on_over,
+            log.COMPILE: self._on_compile, log.MEASURED: self._on_measured, log.UNEVEN: self._on_uneven,
+            log.OVER: self._on_over,
         }  # fmt: skip
 
     def feed(self, events: Iterator[Event]) -> None:
@@ -315,6 +316,9 @@ class Machine:
 
     def _on_save(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self.phases.add_save(begin_s, end_s, int(thing), a, b > 0)
+
+    def _on_compile(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self.phases.add_compilation(begin_s, end_s)
 
     def _on_ddp(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         if thing != self._ddp_module:  # another module was wrapped since
@@ -545,7 +549,7 @@ class Judged(NamedTuple):
                 *(span for span in self.phases[name] if span[0] < edge_s),
                 *(span for span in live.phases.get(name, ()) if span[0] >= edge_s),
             ]
-            for name in ("validations_s", "without_a_pass_s", "saves_s", "rests_s")
+            for name in ("validations_s", "without_a_pass_s", "saves_s", "rests_s", "compiles_s")
         }
         before = (step for step in self.phases["epoch_steps"] if step <= first)
         epochs = [*before, *(step for step in live.phases.get("epoch_steps", ()) if step > first)]

@@ -101,6 +101,7 @@ class TorchObserver:
         patch("captures of CUDA graphs", lambda: hooks.patch_captures(accelerator.graphs(), accelerator.CAPTURES.set))
         patch("communication", lambda: collectives.patch_collectives(recorder.collective, recorder.mark_collective))
         patch("uneven inputs", lambda: collectives.patch_join(recorder.joined_unevenly))
+        patch("phases.compiles_s", lambda: hooks.patch_compilation(recorder.compiled))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("ranks that the script starts", hooks.refuse_spawn)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(recorder.on_joins, self._on_process_group))

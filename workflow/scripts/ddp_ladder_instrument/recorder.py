@@ -264,6 +264,9 @@ class Recorder:
         else:
             self.log.add(log.SAVE, begin_s, end_s, kind, size, 0, NO_MARK)
 
+    def compiled(self, begin_s: float, end_s: float) -> None:
+        self.log.add(log.COMPILE, begin_s, end_s)
+
     def _add_saved_aside(self) -> None:
         while self._saved_aside:
             kind, begin_s, end_s, size = self._saved_aside.pop(0)

@@ -18,7 +18,7 @@ from ddp_ladder.records.raw_files import RankFiles, RawRun
 
 LAUNCHER, STARTUP, END, UNEXPLAINED = "launcher", "start-up", "end", "unexplained"
 DATA, COMPUTATION, COMMUNICATION = "waiting for data", "computation", "exposed communication"
-NOT_TOLD_APART = "computation and communication"
+NOT_TOLD_APART, COMPILATION = "computation and communication", "compilation"
 VALIDATION, SAVING, BETWEEN, BESIDE, PROFILE = "validation", "saving", "between passes", "beside steps", "profile"
 OWNERS: Mapping[str, str] = {
     LAUNCHER: "before the ranks start and after they end: srun, torchrun, the software's set-up",
@@ -27,6 +27,7 @@ OWNERS: Mapping[str, str] = {
     COMPUTATION: "the rest of the steps: forward and backward pass, optimizer, Python",
     COMMUNICATION: "in steps, and not hidden behind computation",
     NOT_TOLD_APART: "in the steps of ranks whose communication was not timed",
+    COMPILATION: "in steps: torch.compile, which compiles anew for other shapes: pad to few shapes, or dynamic=True",
     VALIDATION: "passes over a DataLoader without a step, from model.eval() to model.train()",
     SAVING: "torch.save, torch.distributed.checkpoint",
     BETWEEN: "from a pass over the training data to the next one, such as the start of the loader's workers",
@@ -78,7 +79,7 @@ def owners_of_ranks(raw: RawRun, step: StepParts | None, wall_s: float) -> dict[
     return {
         name: max(0.0, found[name])
         for name in OWNERS
-        if name in found and (found[name] or name not in (BESIDE, PROFILE))
+        if name in found and (found[name] or name not in (COMPILATION, BESIDE, PROFILE))
     }
 
 
@@ -118,22 +119,26 @@ def _loop(own: Pauses, ranks: Sequence[Pauses], epoch_steps: Sequence[int]) -> d
     """Return the owners of the time from the end of the first step to that of the last one; steps: COMPUTATION.
 
     What any rank validates or saves, the others wait for. Inside a step it is known only as far as that step is longer
-    than usual: a save in the background costs nothing.
+    than usual: a save in the background costs nothing, and a step that compiles computes, too.
     """
-    validating_s, saving_s = (
-        _longest([getattr(each, name) for each in ranks], len(own.rows_s)) for name in ("validating_s", "saving_s")
+    validating_s, saving_s, compiling_s, resting_s = (
+        _longest([getattr(each, name) for each in ranks], len(own.rows_s))
+        for name in ("validating_s", "saving_s", "compiling_s", "beside_s")
     )
-    room_s = np.maximum(own.rows_s - usual_s(own.rows_s, own.size, (validating_s + saving_s) == 0), 0.0)
+    is_calm = (validating_s + saving_s + compiling_s) == 0
+    room_s = np.maximum(own.rows_s - usual_s(own.rows_s, own.size, is_calm), 0.0)
     beside = [np.minimum(validating_s, own.idle_s)]
     beside.append(np.minimum(saving_s, own.idle_s - beside[0]))
     inside = [np.minimum(validating_s - beside[0], room_s)]
     inside.append(np.minimum(saving_s - beside[1], room_s - inside[0]))
+    inside.append(np.minimum(compiling_s, room_s - inside[0] - inside[1]))
     rest_s = own.idle_s - beside[0] - beside[1]
-    resting_s = np.minimum(rest_s, _longest([each.beside_s for each in ranks], len(rest_s)))
+    resting_s = np.minimum(rest_s, resting_s)
     later = [step for step in epoch_steps if step > 1]
     between = np.isin(np.arange(len(rest_s)), np.searchsorted(1 + np.cumsum(own.size), later))
     return {
-        COMPUTATION: float((own.rows_s - inside[0] - inside[1]).sum()),
+        COMPUTATION: float((own.rows_s - inside[0] - inside[1] - inside[2]).sum()),
+        COMPILATION: float(inside[2].sum()),
         VALIDATION: float((beside[0] + inside[0]).sum()),
         SAVING: float((beside[1] + inside[1]).sum()),
         BETWEEN: float(rest_s[between].sum()),

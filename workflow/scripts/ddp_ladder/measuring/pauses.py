@@ -38,6 +38,7 @@ class Pauses:
     saving_s: Array
     covered_s: Array  # by both together, on the host
     beside_s: Array  # covered by other spans that are beside the training
+    compiling_s: Array  # covered by compilations, most of them in steps
 
     @property
     def known_s(self) -> Array:
@@ -67,6 +68,7 @@ def pauses_of(rank: RankFiles) -> Pauses | None:
         np.maximum(both_s - np.maximum(validating_s, behind_s), 0.0),
         both_s,
         covered_s(ends_s, beside),
+        covered_s(ends_s, phases.compiles_s if phases else ()),
     )
 
 

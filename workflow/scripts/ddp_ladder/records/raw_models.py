@@ -403,6 +403,7 @@ class RankPhases(Model):
     validations_s: Spans  # begin and end of each: model.eval() to model.train(), or a pass without a step
     without_a_pass_s: Spans = ()  # those of validations_s in which no pass over a DataLoader began
     saves_s: Spans = ()  # begin and end of each save
+    compiles_s: Spans = ()  # begin and end of each compilation by torch.compile
     rests_s: Spans = ()  # beside the training, from a step to the next draw: what was longer than usual
     saves: RankSaves | None = None  # None: not summed up, by an earlier version
 
