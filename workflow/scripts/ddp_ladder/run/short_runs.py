@@ -305,7 +305,7 @@ def _seen(testimony: Mapping[str, Any], raw: RawRun) -> Shown:
         **of_all,
         "places": tuple(places),
         "flops": Flops.from_json(testimony["flops"]),
-        "tokens": Tokens.from_json(testimony["tokens"]) if testimony["tokens"] else None,
+        "tokens": Tokens.from_json(tokens) if (tokens := testimony.get("tokens")) else None,
     }
 
 
