@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from project_copy import environment
@@ -68,9 +68,13 @@ class Screen:
 
     def await_text(self, text: str, timeout_s: float = 60) -> None:
         """Wait until a line of the screen contains ``text``."""
+        self.await_true(lambda: any(text in line for line in self.rows), repr(text), timeout_s)
+
+    def await_true(self, holds: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+        """Wait until the screen shows what is waited for."""
         until_s = time.monotonic() + timeout_s
-        while not any(text in line for line in self.rows):
-            assert time.monotonic() < until_s, f"{text!r} not within {timeout_s} s:\n{self.written}"
+        while not holds():
+            assert time.monotonic() < until_s, f"{what} not within {timeout_s} s:\n{self.written}"
             self.read(0.3)
 
     def press(self, keys: bytes) -> None:

@@ -16,7 +16,7 @@ from faults import FAULTS, Fault, Told, tell
 pytestmark = pytest.mark.slurm
 
 HERE = ("two nodes that are cut off from each other", "a link that is cut during training")
-WITHIN_S = 60.0
+WITHIN_S = 150.0  # on a busy machine; benchmarks/faults.py measures it
 
 
 @pytest.fixture(scope="module")

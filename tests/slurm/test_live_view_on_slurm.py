@@ -57,12 +57,11 @@ def test_someone_elses_climb(make_cluster: Callable[[Spec], Cluster], tmp_path: 
         screen.await_text("  node1 ")
         asked_s = [float(line) for line in questions.read_text().splitlines()]
         assert len(asked_s) >= 2
-        assert min(later - earlier for earlier, later in pairwise(asked_s)) > ASK_EVERY_S - 1, asked_s
+        assert min(later - earlier for earlier, later in pairwise(asked_s)) > ASK_EVERY_S / 2, asked_s
         cluster.kill_daemon("slurmctld")
         screen.await_text("! Slurm does not answer (")
         before = step_of(screen)
-        screen.read(5)
-        assert step_of(screen) > before
+        screen.await_true(lambda: step_of(screen) > before, "a further step")
         screen.press(b"\x03")
         assert screen.end() == 0
         assert f"job {job} runs " in screen.last_words
@@ -75,6 +74,6 @@ def test_someone_elses_climb(make_cluster: Callable[[Spec], Cluster], tmp_path: 
 
 
 def step_of(screen: Screen) -> int:
+    """The step of the last picture; 0 if it shows none."""
     found = re.search(r"^  step (\d+)", "\n".join(screen.rows), re.MULTILINE)
-    assert found, screen.rows
-    return int(found[1])
+    return int(found[1]) if found else 0
