@@ -183,7 +183,7 @@ def derived(results: Path) -> list[float]:
         training = each.training
         values += [training.samples / each.point.global_batch, training.samples, training.reserve]
         for hours in (training.hours, training.of_all.nodes):
-            values += [hours, hours * (each.low or 1), hours * (each.high or 1)]
+            values += [hours, *(hours * end / each.of_steps.value for end in each.of_steps.ends)]
         values.append(each.point.nodes * (each.point["startup_s"] or 0) / 3600)
     for outlook in view.outlooks:
         values += numbers(outlook.model_dump())

@@ -56,9 +56,8 @@ class Column:
         return self.text(self.value(point))
 
     def interval(self, point: ScalePoint) -> str:
-        """Return ``[83-87 %]``; empty if the value is not known or, as at the baseline of a ratio, has no interval."""
-        low, high = estimate.ends if (estimate := self.of(point)) else (0.0, 0.0)
-        return formats.interval(self.text(low), self.text(high)) if low < high else ""
+        """Return ``[83-87 %]``; empty if it has none."""
+        return estimate.interval(self.text) if (estimate := self.of(point)) else ""
 
     def with_interval(self, point: ScalePoint) -> str:
         """Return ``85 % [83-87 %]``."""

@@ -12,12 +12,13 @@ calls a verdict certain.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from ddp_ladder.common import formats
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import grouped, in_short
 from ddp_ladder.common.model import IN_A_MODEL
@@ -187,6 +188,15 @@ class Estimate:
         if self.low is None or self.high is None:
             return self.value, self.value
         return self.low, self.high
+
+    def interval(self, text: Callable[[float], str]) -> str:
+        """Return ``[83-87 %]``; empty if it is not known, or, as at the baseline of a ratio, a point."""
+        low, high = self.ends
+        return formats.interval(text(low), text(high)) if low < high else ""
+
+    def shown(self, text: Callable[[float], str]) -> str:
+        """Return ``85 % [83-87 %]``."""
+        return f"{text(self.value)} {self.interval(text)}".rstrip()
 
     def alike(self, value: float | None) -> Estimate | None:
         """Return another figure with its source and doubts, and without an interval; None if that is not known."""

@@ -16,7 +16,7 @@ from pydantic import Field
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import CENTRES
 from ddp_ladder.common.findings import Finding, RuleKind, Severity
-from ddp_ladder.common.formats import count, duration, full_stop, in_short, interval
+from ddp_ladder.common.formats import count, duration, full_stop, in_short
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Name, Several
 from ddp_ladder.gates.figures import COLUMN
@@ -242,9 +242,7 @@ def _by_total_time(case: JudgedScales, rule: Rule) -> Finding:
         efficiency = efficiency_by_total_time(case.view.good_runs(point), case.view.good_runs(first))
         if efficiency is None:
             return rule.unchecked(f"the samples of the runs of {point.scale} were not counted")
-        low, high = efficiency.ends
-        ends = interval(text(low), text(high)) if low < high else ""
-        shown.append(f"{point.scale} {text(efficiency.value)} {ends}".strip())
+        shown.append(f"{point.scale} {efficiency.shown(text)}")
         low_at += [point] if efficiency.value < rule.parameters["min_efficiency"] else []
     figure = f"{', '.join(shown)}, against {first.scale}"
     if low_at:

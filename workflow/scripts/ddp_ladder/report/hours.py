@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ddp_ladder.common.formats import capitalised, count, duration, full_stop, interval, percent, significant
+from ddp_ladder.common.formats import capitalised, count, duration, full_stop, percent, significant
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS_TO_SOLUTION, OF_CENTRE, SAMPLES_PER_S
+from ddp_ladder.gates.interval import Estimate
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.ledger.advice import totals
 from ddp_ladder.plan.plan import Hours
@@ -37,8 +38,7 @@ class Milestone:
 
     training: PlannedTraining
     point: ScalePoint
-    low: float | None  # end of the 95 % interval of its hours as a fraction of them; None: not known
-    high: float | None
+    of_steps: Estimate  # the hours of its steps: their interval, as a part of them, is that of all its hours
 
     def cell(self, heading: str, view: ReportView) -> str:
         """Return the text in a column of EUROHPC or SWISS_AI, or in that of the centre's hours."""
@@ -63,10 +63,9 @@ class Milestone:
         return texts[heading]
 
     def _with_interval(self, hours: float) -> str:
-        shown = significant(hours)
-        if self.low is None or self.high is None:
-            return shown
-        return f"{shown} {interval(significant(hours * self.low), significant(hours * self.high))}"
+        of_steps = self.of_steps
+        low, high = (end and hours * (end / of_steps.value) for end in (of_steps.low, of_steps.high))
+        return Estimate(hours, low, high).shown(significant)
 
 
 def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone]:
@@ -81,7 +80,6 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
             hours, of_steps = (decision.hours(point), point.of("hours_to_solution")) if point else (None, None)
             if point is None or hours is None or of_steps is None:
                 continue
-            low, high = (end and end / of_steps.value for end in (of_steps.low, of_steps.high))
             doubt = " (uncertain)" * bool(of_steps.doubts or (point is best and decision.doubt))
             training = PlannedTraining(
                 run_type=f"training, {point.mode} scaling, {kind} {point.scale}{doubt}",
@@ -96,7 +94,7 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
                 runs=work.runs,
                 reserve=work.reserve,
             )
-            yield Milestone(training, point, low, high)
+            yield Milestone(training, point, of_steps)
 
 
 def planned(view: ReportView) -> Planned | None:
