@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.process import Interrupted
 from ddp_ladder.ledger import jobs
 from ddp_ladder.ledger.entries import IDLE, WITNESS
@@ -33,9 +33,8 @@ from ddp_ladder.ledger.jobs import (
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.jobs import JobState
 from make_jobs import BEGUN_S, JOB, write_job
-from make_preflight import write_preflight
 from make_records import make_plan_of, make_specs
-from make_runs import STARTED_AT_S, STARTUP_S, edit, end_run, write_loop, write_run
+from make_runs import edit, write_run
 from slurm_captured import CAPTURED
 
 NAME = "1x2-ddp-ladder-0123456789-0123456789"
@@ -99,38 +98,6 @@ def the_row(results: Path) -> JobRow:
     return row
 
 
-def test_a_job_that_sacct_knows(results: Path, sacct: Known) -> None:
-    write_runs(results)
-    write_job(results)
-    sacct[JOB] = of_slurm()
-    row = the_row(results)
-    assert (row.source, row.queue_wait_s, row.elapsed_s) == ("sacct", 60, 110)
-    assert row.startup_s == pytest.approx(2 * STARTUP_S)
-    assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
-    assert (row.runs_planned, row.runs_measured, row.runs_ok) == (2, 2, 2)
-    assert row.gpu_hours_held == pytest.approx(110 / 3600 * 4)
-    assert row.gpu_hours_training == pytest.approx(row.training_s / 3600 * 2)
-
-
-def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None:
-    write_runs(results)
-    write_job(results)
-    row = the_row(results)
-    assert (row.source, row.state, row.elapsed_s, row.runs_ok) == ("none", "ENDED", 100, 2)
-    assert (row.gpus, row.queue_wait_s) == (2, None)
-    assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
-
-
-@pytest.mark.parametrize(("job_id", "preflight_s"), [(JOB, 7), ("40", 0)])
-def test_the_preflight_of_this_job_counts(results: Path, sacct: Known, job_id: str, preflight_s: float) -> None:
-    job = make_plan_of(make_specs(["1x2"], repeats=1)).jobs[0]
-    write_preflight(results, job)
-    times = {"started_at_s": BEGUN_S + 1, "took_s": 7.0}
-    edit(results / "preflight/1x2.json", lambda data: (data["job"].update(id=job_id), data.update(times)))
-    write_job(results)
-    assert the_row(results).preflight_s == preflight_s
-
-
 def test_the_seconds_of_a_run_that_followed_its_batches_are_the_witness_s(results: Path, sacct: Known) -> None:
     write_runs(results)
     write_job(results)
@@ -173,16 +140,6 @@ def test_a_late_database_completes_the_row_and_a_complete_row_stays(results: Pat
     (line,) = csv.DictReader(accounting_file(results).read_text().splitlines())
     written = JobRow.model_validate_strings({key: text for key, text in line.items() if text})
     assert written.model_dump() == pytest.approx(row.model_dump())
-
-
-def test_two_starts_in_one_allocation(results: Path, sacct: Known) -> None:
-    write_runs(results)
-    write_job(results, in_allocation=True, ended_at_s=BEGUN_S + 30)
-    write_job(results, f"{JOB}.2", in_allocation=True, begun_at_s=BEGUN_S + 40)
-    first, second = update(results)
-    assert [row.job_id for row in (first, second)] == [JOB, f"{JOB}.2"]
-    assert [(row.source, row.state, row.runs_measured) for row in (first, second)] == [("none", "ENDED", 1)] * 2
-    assert (first.gpus, first.elapsed_s) == (2, 30)
 
 
 def test_a_job_writes_its_file_at_its_begin_and_at_its_end(
@@ -290,20 +247,3 @@ def test_the_output_of_sacct(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CANCELLED", 0, "node1"),
         ("CANCELLED", 0, None),
     ]
-
-
-def test_what_lies_before_and_after_the_ranks_is_no_training(results: Path, sacct: Known) -> None:
-    """srun ends 7 s after the ranks, which go on for 3 s after their last step; 2 s of validation are training."""
-    for directory in write_runs(results):
-        begun_s = read_json(directory.ended)["started_at_s"]
-        for rank in (0, 1):
-            pauses = {30: ("validation", 2.0)}
-            ended_s = write_loop(
-                directory, rank, steps_s=[0.1] * 60, pauses=pauses, offset_s=begun_s - STARTED_AT_S, end_s=3.0
-            )
-        end_run(directory, ended_s + begun_s - STARTED_AT_S, 7.0)
-    write_job(results)
-    row = the_row(results)
-    found = [row.startup_s, row.training_s, row.end_s, row.launcher_s]
-    assert found == pytest.approx([2 * STARTUP_S, 2 * (5.9 + 2), 2 * 3, 2 * (7 + 0.1)], abs=0.02)
-    assert row.gpu_hours_training == pytest.approx(row.training_s / 3600 * 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 from ddp_ladder_instrument.contract import LONG_REST_S, SINGLE_ROWS
@@ -84,7 +85,7 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Finding, ...]]:
     if len(ranks) < 2 or len(pauses) < len(ranks):
         return raw, ()
     shared = min(len(of_rank.rows_s) for of_rank in pauses)
-    most_s, least_s = (edge.reduce([each.idle_s[:shared] for each in pauses]) for edge in (np.maximum, np.minimum))
+    most_s, least_s = (reduce(edge, (each.idle_s[:shared] for each in pauses)) for edge in (np.maximum, np.minimum))
     if not (most_s - least_s >= LONG_REST_S).any() and not any(of_rank.covered_s.any() for of_rank in pauses):
         return raw, ()
     if shared and len({int(of_rank.size[shared - 1]) for of_rank in pauses}) > 1:  # a rank's last block is shorter
