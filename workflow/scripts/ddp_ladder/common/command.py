@@ -11,12 +11,15 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddp_ladder import __version__
-from ddp_ladder.common.files import NotWritten
+from ddp_ladder.common.files import FULL, NotWritten
 from ddp_ladder.common.messages import BEHIND_PIPE, Problem, UserError, notify
 from ddp_ladder.common.process import die_with_parent
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 T = TypeVar("T")
 Option = Callable[[argparse.ArgumentParser], object]
@@ -38,7 +41,8 @@ def command(
     """Decorate what a command line does: it becomes ``main(argv=None)``, whose help is the module's docstring.
 
     example: a use of it, below the options. of_job: it trains or follows jobs, and ends with the Snakemake that
-    started it. UserError and NotWritten print their message alone and return exit code 1.
+    started it. UserError and NotWritten print their message alone and return exit code 1. Standard output that does
+    not fit on a full disk is lost with one warning; the command goes on.
     """
 
     def decorated(work: Callable[[argparse.Namespace], int]) -> Callable[..., int]:
@@ -66,6 +70,7 @@ job_command = functools.partial(command, of_job=True)
 def guarded(work: Callable[[], int]) -> int:
     """Return the exit code of what a command line does, with its output made safe, and its errors in words."""
     print_what_can_be_printed()
+    _keep_output_from_failing()
     try:
         code = work()
     except (UserError, NotWritten) as error:
@@ -105,6 +110,30 @@ def node_parser(text: str | None, example: str, *options: Option) -> argparse.Ar
         option("--node-rank", type=int, default=of_slurm, required=of_slurm is None, help=words),
         *options,
     )
+
+
+class _Output(io.FileIO):
+    """Standard output that a full disk does not break: what does not fit is dropped, with one warning."""
+
+    _has_warned = False
+
+    def write(self, data: Buffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not self._has_warned:
+                self._has_warned = True
+                print(f"standard output: it cannot be written: {error.strerror}; the rest is lost", file=sys.stderr)
+            return memoryview(data).nbytes
+
+
+def _keep_output_from_failing() -> None:
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and stream is sys.__stdout__:
+        buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
 
 
 def leave_lost_terminal() -> None:
