@@ -66,7 +66,7 @@ class Verdict(Model):
     failure: Failure | None = Field(default=None, description="Of the run, or of the preflight, that closes the gate.")
     variants: Mapping[str, Word] = Field(description="The gate is open if the default variant passed.")
     judged: Several[Finding]
-    points: Several[ScalePoint] = Field(description="Rows of scaling.csv up to this stage.")
+    points: Several[ScalePoint] = Field(description="The figures of each scale up to this stage, as in scaling.csv.")
     records: Mapping[str, str] = Field(description="SHA-256 of each record that was judged, by path.")
 
     @property
