@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.diagnosis.correctness import LEAST_UNTRAINED
 from instrument_support import NEWEST, Ran, run_json
 from warm import RankRan, Warm
 
@@ -75,7 +76,7 @@ def off_by(measured: Measured, rank: int) -> float:
 
 
 def check(warm: Warm, directory: Path, script: str, *args: object, ranks: int, **measure: Any) -> Measured:
-    """Run the script, and compare samples and steps exactly, times within the tolerance."""
+    """Run the script: samples and steps are exact and without a doubt, times within the tolerance."""
     tolerance = TOLERANCE if ranks == 1 else OF_TWO
     for attempt in range(TRIES):
         measured = run(warm, directory / str(attempt), script, *args, ranks=ranks, **measure)
@@ -83,6 +84,8 @@ def check(warm: Warm, directory: Path, script: str, *args: object, ranks: int, *
             assert measured.ranks[rank].code == 0, measured.ranks[rank].err
             assert measured.samples(rank) == measured.tally(rank)["samples"]
             assert measured.samples(rank)
+            batches = measured.ran.rank(rank)["batches"]
+            assert batches["unclear"] <= LEAST_UNTRAINED * batches["drawn"]
             missing = measured.ran.rank(rank)["not_measured"]
             assert [reason for reason in missing if not reason.startswith(MISSING)] == []
         if max(off_by(measured, rank) for rank in range(ranks)) < tolerance:

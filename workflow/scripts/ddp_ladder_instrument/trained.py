@@ -107,7 +107,7 @@ class TrainedBatches:
         self._places: set[int] = set()  # that have trained
         self._newest: dict[int, Pass] = {}  # of each place, the pass that began to train last
         self._alone, self._together = Counter[int](), Counter[int]()  # of each place: backward passes that it drew for
-        self._was_left_out = False  # a pass that was over, at the last backward pass
+        self._was_left_out = False  # a pass, at the last backward pass: once in a while, it is validation
         self._surplus = self._idle = 0  # since the last step: batches beyond one, and backward passes without any
         self._repeats = False  # some backward passes are further ones of the same batches
         self._thrown_by: set[int] = set()  # optimizers that have discarded the gradients since
@@ -159,16 +159,22 @@ class TrainedBatches:
         self.last = used or self.last
 
     def _used(self, fresh: list[Pass]) -> list[Pass]:
-        """Return the passes among those that drew whose batches a backward pass is of."""
+        """Return the passes among those that drew whose batches a backward pass is of.
+
+        Of several, those whose place has trained before; of these, those that go on; of these, those that drew in
+        training mode. A new place begins to train in training mode, and unless it is over while the last one goes on.
+        """
+        if not fresh:
+            return []
         clear = [each for each in fresh if each.waiting.batches]
-        trains = [each for each in fresh if each.place in self._places]
+        trains = [each for each in fresh if each.place in self._places or each in self.last]
         goes_on = any(each.living for each in self.last)
-        others = [each for each in clear if each.living or not goes_on] or ([] if self.last else fresh)
-        pool = trains or others
+        begin = [each for each in clear if each.living or not goes_on] or ([] if self.last else fresh)
+        pool = trains or begin
         living = [each for each in pool if each.living] or pool
         used = [each for each in living if each.waiting.batches] or (living if trains else living[-1:])
         left_out = [each for each in clear if each not in used]
-        self._doubts += any(each.living for each in left_out) or (self._was_left_out and bool(left_out))
+        self._doubts += (self._was_left_out and bool(left_out)) or (len(living) > len(used) and not clear)
         self._was_left_out = bool(left_out)
         places = {each.place for each in used}
         (self._together if len(places) > 1 else self._alone).update(places)
@@ -216,8 +222,6 @@ class TrainedBatches:
         self._optimizers.add(optimizer)
         if not self._is_seen and (self._fresh or self.last):  # gradients are computed in a way that is not seen
             self._use()
-        if {optimizer, -1} & self._thrown_by:
-            self._drop_taken()
         self._thrown_by.clear()
         taken, self.taken = self.taken, {}
         self._places.update(pass_.place for pass_ in taken)
