@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import read_log
@@ -218,6 +220,24 @@ def test_a_rare_pass_without_gradients_is_no_part_of_a_step(where: str, is_witne
     judged = judge(script.log, None, beside={validation.number} if is_witnessed else ())
     assert [*judged.table.samples] == [8] * 40
     assert [*judged.table.step_time_s] == pytest.approx([2.0] + [1.875] * 39, abs=0.13)
+
+
+@pytest.mark.parametrize("is_witnessed", [True, False])
+def test_what_a_teacher_does_in_each_step_is_a_part_of_it(is_witnessed: bool) -> None:
+    """It draws before the student, whose batches are kept and used again."""
+    script = Script()
+    train, teachers = Loader(script, [8] * 20), Loader(script, [4] * 99)
+    kept, batches = iter(teachers), itertools.cycle(train)
+    for _ in range(40):
+        script.grad = False
+        next(kept)
+        script.now_s += 10
+        script.grad = True
+        script.gradient((next(batches),))
+        script.step()
+    judged = judge(script.log, None, beside={teachers.number} if is_witnessed else ())
+    assert judged.table.count == 40
+    assert [*judged.table.step_time_s][1:] == pytest.approx([12.375] * 19 + [11.875] * 20, abs=0.01)
 
 
 @pytest.mark.parametrize("same", [True, False])

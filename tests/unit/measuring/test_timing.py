@@ -187,11 +187,16 @@ EVERY_16TH = range(16, STEPS, 16)
 
 
 def judged(
-    gaps: Sequence[int], gap_s: float, validation: str = "", of_ranks: tuple[int, ...] = (0, 1), slow: bool = False
+    gaps: Sequence[int],
+    gap_s: float,
+    validation: str = "",
+    of_ranks: tuple[int, ...] = (0, 1),
+    slow: bool = False,
+    is_witnessed: bool = False,
 ) -> Finding | None:
     """Judge a run with a gap before each of some steps. slow: the gap is part of the step.
 
-    validation: what the ranks ``of_ranks`` know of the gaps: ``over a loader``, ``in eval mode``, ``save``.
+    validation: what the ranks ``of_ranks`` know of the gaps: ``over a loader``, ``in eval mode``, ``save``, ``rest``.
     """
     ranks = []
     for rank in (0, 1):
@@ -202,14 +207,15 @@ def judged(
         spans = spans if rank in of_ranks else ()
         phases = RankPhases(
             epoch_steps=(),
-            validations_s=() if validation == "save" else spans,
+            validations_s=() if validation in ("save", "rest") else spans,
             without_a_pass_s=spans if validation == "in eval mode" else (),
             saves_s=spans if validation == "save" else (),
+            rests_s=spans if validation == "rest" else (),
         )
         samples = np.full(STEPS, BATCH)
         times_s = np.full(STEPS, STEP_S) + (extra_s if slow else 0.0)
         ranks.append((Steps(np.ones_like(samples), samples, 0 * samples, times_s, 0 * times_s, ended_s), phases))
-    return next(remark_on_loop(RATE, ranks, warmup_steps=10), None)
+    return next(remark_on_loop(RATE, ranks, 10, is_witnessed), None)
 
 
 @pytest.mark.parametrize("validation", ["", "in eval mode"])
@@ -225,6 +231,23 @@ def test_time_in_no_step_that_recurs_is_remarked(validation: str) -> None:
 @pytest.mark.parametrize("known", ["over a loader", "save"])
 def test_known_validations_and_checkpoints_explain_themselves(known: str, of_ranks: tuple[int, ...]) -> None:
     assert judged(EVERY_16TH, 0.3, known, of_ranks) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_ranks", "is_witnessed", "is_remarked"),
+    [
+        ("rest", (0,), False, False),
+        ("in eval mode", (1,), False, False),
+        ("rest", (0, 1), False, True),
+        ("rest", (0, 1), True, False),
+        ("in eval mode", (0, 1), True, True),
+    ],
+)
+def test_what_one_rank_does_alone_or_a_witness_excludes_is_no_training(
+    kind: str, of_ranks: tuple[int, ...], is_witnessed: bool, is_remarked: bool
+) -> None:
+    remark = judged(EVERY_16TH, 0.3, kind, of_ranks, is_witnessed=is_witnessed)
+    assert (remark is not None) == is_remarked
 
 
 def test_the_whole_loop_has_the_longest_pause_and_no_rank_twice() -> None:

@@ -168,8 +168,9 @@ class Machine:
 
     @property
     def _is_beside(self) -> bool:
-        """Return True in a pass that never trains."""
-        return self.timer.owner is not None and self.timer.owner.is_beside
+        """Return True in a validation: a pass that never trains, and does not go on from step to step."""
+        owner, timer = self.timer.owner, self.timer
+        return owner is not None and owner.is_beside and (timer.is_rare(owner) or timer.ends_in_step(owner))
 
     def _on_draw(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self._draw(begin_s, end_s, thing, a, b, c, self.timer.evaluating)
@@ -186,7 +187,7 @@ class Machine:
         counts[0] += 1
         counts[1] += int(a)
         now_s, is_beside = self._time_s(c, begin_s), pass_.is_beside
-        is_rare = (is_beside or is_aside) and timer.is_rare(pass_)
+        is_rare = (is_beside or is_aside) and timer.draws_rarely(pass_)
         pass_.drawn += is_beside
         is_in_step = timer.owner is not None and timer.owner.is_drawn(count)
         if is_beside and is_in_step and not (is_rare and timer.ends_in_step(pass_)):
@@ -203,7 +204,7 @@ class Machine:
         if not pass_.batches:
             self._pending.append(pass_)
         pass_.batches += 1
-        pass_.between_steps = (timer.evaluating and timer.between_steps) or (is_first and (is_beside or is_rare))
+        pass_.between_steps = (timer.evaluating and timer.between_steps) or (is_first and is_rare)
         if is_beside:
             return
         self.trained.draw(pass_, int(a), int(b), is_aside)

@@ -185,13 +185,17 @@ class PassTimer:
             statistics.median(self._rests_s), statistics.median(self._table.recent_s), rare, frozenset(self._short)
         )
 
-    def is_rare(self, pass_: Pass) -> bool:
+    def draws_rarely(self, pass_: Pass) -> bool:
         """Note a draw of what may be no training; return True if its loader makes such ones for few of the steps."""
         loader, count = pass_.loader, self._table.count
         if self._last_of.get(loader) != count:
             self._last_of[loader] = count
             self._steps_of[loader] += 1
-        return self._usual is not None and loader in self._usual.rare
+        return self.is_rare(pass_)
+
+    def is_rare(self, pass_: Pass) -> bool:
+        """Return True if its loader draws for few of the steps; if that is not known, if it never trains."""
+        return pass_.is_beside if self._usual is None else pass_.loader in self._usual.rare
 
     def note_end(self, pass_: Pass) -> None:
         """Note the end of a pass without a step."""
