@@ -55,7 +55,9 @@ def of_file(file: Path) -> Iterator[str]:
                     yield from texts(value)
             elif name == "not_run":
                 yield from (text for value in node.args[4:] for text in texts(value))
-            elif name == "diagnose" and not (isinstance(node.args[1], ast.Constant) and node.args[1].value):
+            elif name == "diagnose" and not (
+                isinstance(node.args[1], ast.Constant) and node.args[1].value is not False
+            ):
                 given = node.args[4:5] or of_key
                 if not given or any("" in [*texts(value)] for value in given):
                     yield from named(node.args[0], tree)  # a check without a verdict gives its own name
