@@ -1,6 +1,6 @@
 """The command of ``notify``: what a person waits for is told, at a gate, at the end, and when a link is slow.
 
-It runs beside the climb, which waits for it only as its own last act, and for no longer than SENT_WITHIN_S.
+It runs beside the climb, which waits for it only as its own last act, and for no longer than SENT_WITHIN_S each.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,8 @@ class Notices:
     def __init__(self, keys: Notify, name: str) -> None:
         """name: of the results, which begins each subject."""
         self._keys, self._name = keys, name
-        self._has_failed = threading.Event()
+        self._has_failed = False
+        self._sender = ThreadPoolExecutor(1)  # one after the other, in their order
 
     def wants(self, what: Notice) -> bool:
         """Return True if this is to be told."""
@@ -41,7 +43,7 @@ class Notices:
         if self.wants(what):
             line = " ".join(f"ddp-ladder {self._name}: {subject}".split())
             argv = [part.replace("{subject}", line) for part in self._keys.command or ()]
-            threading.Thread(target=self._run, args=(argv, text)).start()
+            self._sender.submit(self._run, argv, text)
 
     def _run(self, argv: Sequence[str], text: str) -> None:
         try:
@@ -56,8 +58,8 @@ class Notices:
             why = f"it took more than {SENT_WITHIN_S:.0f} s"
         except OSError as error:
             why = str(error)
-        if not self._has_failed.is_set():
-            self._has_failed.set()
+        if not self._has_failed:
+            self._has_failed = True
             notify(f"warning: notify.command ({argv[0]}) failed, and nothing was told: {why}")
 
 

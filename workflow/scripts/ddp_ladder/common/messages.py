@@ -18,7 +18,7 @@ from ddp_ladder_instrument.redaction import redacted
 from ddp_ladder.common.formats import hostlist
 
 MOST_COLUMNS = 96
-LONG_LIST = 80  # characters of nodes, which a sentence does not name
+MOST_NAMED = 16  # that an advice names: as many as a job is submitted without, at most
 BEHIND_PIPE = "DDP_LADDER_COLUMNS"  # of the terminal, for a rule's command whose output goes through tee
 _COMMAND = re.compile(r"`[^`]*`")
 _LABEL = re.compile(r"  \w+ {2,}")
@@ -133,7 +133,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 def leave_out(*nodes: str) -> str:
     """Return how to run without nodes: ``leave node[1-2] out (slurm.exclude: node[1-2] in cluster.yaml)``."""
     names = hostlist(nodes)
-    if len(names) > LONG_LIST:
+    if len(nodes) > MOST_NAMED:
         return "leave these nodes out (slurm.exclude in cluster.yaml; the JSON of the results has them all as `place`)"
     return f"leave {names or 'the node'} out (slurm.exclude{names and f': {names}'} in cluster.yaml)"
 
