@@ -83,8 +83,8 @@ def test_one_run_before_the_others_shows_which_batches_are_trained_on(shipped: C
     seen = json.loads((checkout.results / "witness/default.json").read_text())
     trains, validates = seen["places"]
     assert (seen["status"], trains["trained"], validates["trained"]) == ("witnessed", trains["batches"], 0)
-    assert trains["samples"] > 2 * 1437  # ended after two passes
-    assert validates["sizes"] == {"360": 2}
+    assert 2 * 1437 < trains["samples"] < 9 * 1437
+    assert [*validates["sizes"]] == ["360"]  # it ends about a second after the second pass
     for run in ("default/weak/1x1/r1", "plain/weak/1x1/r1", "default/weak/1x2/r1", "default/weak/2x1/r1"):
         told = checkout.record(run)["witness"]
         assert (told["status"], told["places"]) == ("witnessed", seen["places"])
