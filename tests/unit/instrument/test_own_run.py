@@ -173,3 +173,22 @@ def test_the_exit_code_is_the_scripts_whatever_becomes_of_the_summary(tmp_path: 
     assert (done.code, done.out) == (0, "ran\n")
     assert done.err.count("\n") == 1
     assert "cannot write the record" in done.err
+
+
+JOINED = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = iter(DataLoader(TensorDataset(torch.randn(400, 8)), 4))
+    for (one,), (other,) in zip(batches, batches):
+        model(torch.cat([one, other])).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_count_that_the_loop_leaves_open_is_told_with_its_doubt(tmp_path: Path) -> None:
+    done = run_plainly(tmp_path, INSTRUMENT, script(tmp_path, JOINED), env={"DDP_LADDER_DIRECTORY": "own"})
+    doubt = "the samples: batches are joined or left out, and the loop does not show which train; DDP_LADDER_WITNESS=1"
+    assert f"doubtful       {doubt} does\n" in done.err, done.err

@@ -38,6 +38,9 @@ TOTALS = (
 five are of the steps that DDP timed. On a GPU all times are the host's, which is at most some steps ahead."""
 
 
+LEAST_UNCLEAR = 0.01
+"""Share of the drawn batches below which nothing is told of those that were left out, or may have been."""
+
 LONG_REST_S = 0.03
 """From a step to the draw of the next one's first batch: what is shorter is never beside the training."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_ladder_instrument import host, slow_settings
 from ddp_ladder_instrument.contract import (
     DIRECTORY_VARIABLE,
+    LEAST_UNCLEAR,
     NO_SPEC,
     WARMUP_STEPS,
     WITNESS_STEPS,
@@ -139,6 +140,10 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         if record["source"] == "guessed":
             sizes = " or ".join(map(str, record["loader"]["unclear_sizes"]))
             yield "samples", f"a guess: a batch may have {sizes}; in the ladder, workload.samples_per_step sets them"
+        batches = record["batches"]
+        if samples and batches and (batches["unclear"] or 0) > LEAST_UNCLEAR * batches["drawn"]:
+            what = "batches are joined or left out, and the loop does not show which train; DDP_LADDER_WITNESS=1 does"
+            yield "doubtful", f"the samples: {what}"
         tokens = record["loader"] and record["loader"].get("tokens_per_sample")
         if tokens and record["source"] == "counted":
             each = f", as input_ids has {tokens} of each sample"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from ddp_ladder_instrument.contract import FIRST_SAMPLES
+from ddp_ladder_instrument.contract import FIRST_SAMPLES, LEAST_UNCLEAR
 from ddp_ladder_instrument.slow_settings import REMOVE, in_words
 
 from ddp_ladder.common.findings import CheckKind, Finding, Severity, remark
@@ -378,14 +378,13 @@ def _why_no_shares(ends: Sequence[RankEnd]) -> str:
 
 
 OWN_COUNT = "compare samples/s with what the script counts itself; if they differ, set workload.samples_per_step"
-LEAST_UNTRAINED = 0.01  # of the batches
 
 
 def _on_batches(ends: Sequence[RankEnd], witness: Witnessed | None) -> Iterator[Finding]:
     """Yield what the ranks' logs, and the witness run, show of the batches beyond their number."""
     known = {end.rank: end.batches for end in ends if end.batches and end.source in ("counted", "guessed")}
     rank = max(known, key=lambda rank: known[rank].untrained, default=-1)
-    if rank >= 0 and known[rank].untrained > LEAST_UNTRAINED * known[rank].drawn:
+    if rank >= 0 and known[rank].untrained > LEAST_UNCLEAR * known[rank].drawn:
         of = known[rank]
         yield remark(
             "untrained batches",
@@ -405,7 +404,7 @@ def _on_batches(ends: Sequence[RankEnd], witness: Witnessed | None) -> Iterator[
         yield from _on_witness(ends, witness)
         return  # it decides what the form of the loop leaves open
     for rank, of in known.items():
-        if (of.unclear or 0) > LEAST_UNTRAINED * of.drawn > 0:
+        if (of.unclear or 0) > LEAST_UNCLEAR * of.drawn > 0:
             why = (
                 f"batches are joined or left out on rank {rank}, or a loader is drawn from for some steps only "
                 f"({of.unclear:,} places in {of.drawn:,} batches), and the loop does not show which were trained on"
