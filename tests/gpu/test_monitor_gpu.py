@@ -79,12 +79,13 @@ def test_the_gpus_of_the_node_contain_those_that_torch_sees(tmp_path: Path) -> N
 
 
 def test_nvidia_smi_tells_of_the_gpus_that_torch_sees() -> None:
-    facts = gpus_facts()
+    cuda = ACCELERATORS["cuda"]
+    facts = gpus_facts(cuda)
     assert facts.error is None
-    assert len(facts.visible) == torch.cuda.device_count()
-    assert {gpu.name for gpu in facts.visible} == {
+    visible = facts.visible(cuda)
+    assert [gpu.name for gpu in visible] == [
         torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
-    }
-    for gpu in facts.visible:
+    ]
+    for gpu in visible:
         assert gpu.uuid.startswith("GPU-")
         assert gpu.memory_used_mib is not None
