@@ -132,7 +132,7 @@ def test_the_throughput_of_four_ranks(
     for _ in range(4):
         table.add(10, 0, 0.1, 0.0, 0.0, 0.0, 1, 1, 1, 0.0)
     record = {
-        **dict.fromkeys(("exception", "ddp", "not_measured")),
+        **dict.fromkeys(("exception", "ddp", "not_measured", "batches")),
         "loader": {"shards": None, "tokens_per_sample": 10, "unclear_sizes": [1, 64]},
         "world_size": 4,
         "backend": "gloo",
