@@ -3,7 +3,7 @@
     sudo make example
 
 Six nodes on one machine, each with its own network, host name and a share of a CPU core; Slurm, Gloo, no GPU. Writes to
-docs/example/ the report, with the application in the form of EuroHPC; to docs/ the pictures of its page. It takes 20
+docs/example/ the report, with the application in the form of EuroHPC; to docs/ the pictures of its page. It takes 30
 minutes on two cores, and needs what the tests on Slurm need, Chromium and control groups.
 """
 
