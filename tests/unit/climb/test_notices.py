@@ -20,12 +20,12 @@ def test_a_link_that_is_slow_again_is_told_and_what_an_earlier_start_has_told_is
         def tell(self, what: Notice, subject: str, text: str) -> None:
             told.append((what, subject, text))
 
-    slow: tuple[Slow, ...] = ()
+    slow, wanted = tuple[Slow, ...](), Notify(command=("true",))
     for at_s, rate in ((1e9, 800.0), (1.1e9, 700.0)):
         slow = (*slow, Slow(at_s=at_s, samples_per_s=rate, why="a step takes 19.2 ms"))
-        with of_slow_links(Kept(Notify(), "results"), directory, "production"):
+        with of_slow_links(Kept(wanted, "results"), directory, "production"):
             write_json(directory.slow, SlowFile(**identity, slow=slow, action="warn").model_dump())
-        with of_slow_links(Kept(Notify(), "results"), directory, "production"):
+        with of_slow_links(Kept(wanted, "results"), directory, "production"):
             pass
     line = "production: slower than promised: {} samples/s"
     assert told == [("slower", text, f"{text}: a step takes 19.2 ms") for text in map(line.format, (800, 700))]

@@ -68,7 +68,8 @@ class GateNotices:
 
     def __init__(self, notices: Notices, gates: Path, stages: Sequence[str]) -> None:
         self._notices = notices
-        self._files, self._changed = [file for stage in stages for file in gate_files(gates, stage)], ChangedFiles()
+        told = stages if notices.wants("gate") else ()
+        self._files, self._changed = [file for stage in told for file in gate_files(gates, stage)], ChangedFiles()
         self._seen = self._gates()
 
     def look(self) -> None:
@@ -87,6 +88,9 @@ class GateNotices:
 @contextmanager
 def of_slow_links(notices: Notices, directory: RunDirectory, label: str) -> Iterator[None]:
     """Tell each time that a link is found slower than promised, to the end of the block. directory: of its run."""
+    if not notices.wants("slower"):
+        yield
+        return
     over = threading.Event()
 
     def look(told: float = 0.0) -> None:
@@ -112,4 +116,4 @@ def of_slow_links(notices: Notices, directory: RunDirectory, label: str) -> Iter
 def _last(directory: RunDirectory) -> Slow | None:
     """Return when a link was last found to be slow."""
     file = readable(SlowFile, directory.slow)
-    return file.slow[-1] if file is not None and file.slow else None
+    return file.slow[-1] if file is not None else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +10,13 @@ from functools import partial
 import numpy as np
 
 from ddp_ladder.common.formats import gigabytes
+from ddp_ladder.ledger.entries import HOUR_S
+from ddp_ladder.production.chain import clock
 
 WINDOWS = 60  # that a trend is of: an hour
 LEAST_WINDOWS = 20  # before them, caches and the allocator's pools fill
 LEAST_GROWTH = 0.01  # of all memory, over these windows
 STILL = 0.5  # the later half grows by so much of the earlier one's rate, or the growth is coming to its end
-HOUR_S = 3600.0
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Growth:
                 self._told.add(place)
                 found.append(
                     f"the memory of {place} grows by {gigabytes(rate * HOUR_S)} GB an hour, and has "
-                    f"{gigabytes(used)} of {gigabytes(size)} GB: full at {_clock(full_s)}, before the link ends at "
-                    f"{_clock(end_s)}"
+                    f"{gigabytes(used)} of {gigabytes(size)} GB: full at {clock(full_s)}, before the link ends at "
+                    f"{clock(end_s)}"
                 )
         return found
 
@@ -66,7 +66,3 @@ def _slope(at_s: np.ndarray, values: np.ndarray) -> float:
     """Return the median slope of all pairs: single windows, such as of a save, do not move it (Theil and Sen)."""
     one, other = np.triu_indices(len(at_s), k=1)
     return float(np.median((values[other] - values[one]) / (at_s[other] - at_s[one])))
-
-
-def _clock(at_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
