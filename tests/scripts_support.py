@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.diagnosis.correctness import LEAST_UNTRAINED
+from ddp_ladder_instrument.contract import LEAST_UNCLEAR
 from instrument_support import NEWEST, Ran, run_json
 from warm import RankRan, Warm
 
@@ -85,7 +85,7 @@ def check(warm: Warm, directory: Path, script: str, *args: object, ranks: int, *
             assert measured.samples(rank) == measured.tally(rank)["samples"]
             assert measured.samples(rank)
             batches = measured.ran.rank(rank)["batches"]
-            assert batches["unclear"] <= LEAST_UNTRAINED * batches["drawn"]
+            assert batches["unclear"] <= LEAST_UNCLEAR * batches["drawn"]
             missing = measured.ran.rank(rank)["not_measured"]
             assert [reason for reason in missing if not reason.startswith(MISSING)] == []
         if max(off_by(measured, rank) for rank in range(ranks)) < tolerance:

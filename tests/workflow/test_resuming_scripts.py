@@ -17,7 +17,8 @@ from ddp_ladder.production.chain import STOP_FILE
 from one_run import Here
 from project_copy import ROOT, Checkout, environment, last_box
 
-# At its 18th step a start gets the signal, on one rank; or it stands still at its 70th until it is killed.
+# At its 18th step a start gets the signal, on one rank, once a file "asked" is there if it is to "stop"; or it stands
+# still at its 70th until it is killed.
 CUTS = """
 import os, pathlib, signal, time
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -26,8 +27,11 @@ how, _, following = how_file.read_text().partition(" ")
 def cut(*_):
     global own_steps
     own_steps += 1
-    if how == "signal" and own_steps == 18 and os.environ["RANK"] == "1":
+    if how in ("signal", "stop") and own_steps == 18 and os.environ["RANK"] == "1":
         how_file.write_text(following)
+        while how == "stop" and not how_file.with_name("asked").exists():
+            how_file.with_name("trains").touch()
+            time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGUSR1)
     while how == "wait" and own_steps == 70:
         how_file.with_name("waits").touch()
@@ -59,13 +63,13 @@ def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_traini
     told = {"command": ["sh", "-c", 'echo "$0" >>told', "{subject}"]}
     checkout.configure(production={**production, "unproven": True, "unrehearsed": True}, notify=told)
     (checkout.path / "loop.py").write_text(CUTS + script)
-    (checkout.path / "how").write_text("signal wait")
+    (checkout.path / "how").write_text("stop wait")
     without = checkout.snakemake("final_report")
     assert without.returncode != 0
     assert without.stdout.count("there is no chain of jobs here") == 1, without.stdout
     typed = ("production", "--profile", "profiles/local")
     chain, output = checkout.results / "production", checkout.path / "output"
-    for sign in (chain / "runs/default/weak/1x2/r1/run.json", checkout.path / "waits"):
+    for sign in (checkout.path / "trains", checkout.path / "waits"):
         with output.open("w") as file:
             start = checkout.start(*typed, output=file)
         until_s = time.monotonic() + 200
@@ -78,6 +82,7 @@ def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_traini
             start.wait()
         else:
             (chain / STOP_FILE).touch()
+            (checkout.path / "asked").touch()
             assert start.wait(200) == 1
             assert last_box(output.read_text())["verdict"] == "stopped as asked"
     (checkout.path / "how").write_text("")

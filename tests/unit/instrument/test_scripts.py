@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ddp_ladder.diagnosis.correctness import LEAST_UNTRAINED
 from ddp_ladder.records.judging import judged_anew
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.steps import matrix_of
+from ddp_ladder_instrument.contract import LEAST_UNCLEAR
 from ddp_ladder_instrument.log import read_log
 from instrument_support import need_compiler, oldest_python, python_named
 from instrument_support import run as run_with
@@ -77,7 +77,7 @@ def test_batches_that_are_skipped_before_their_backward_pass_are_counted_with_a_
     measured = run(warm, tmp_path, "left_out.py", "behind", ranks=1)
     assert sum(measured.samples(0)) > sum(measured.tally(0)["samples"])
     batches = measured.ran.rank()["batches"]
-    assert batches["unclear"] > LEAST_UNTRAINED * batches["drawn"]
+    assert batches["unclear"] > LEAST_UNCLEAR * batches["drawn"]
 
 
 @pytest.mark.parametrize("how", ["subclass", "around"])
