@@ -60,7 +60,7 @@ class Plugin:
 
 
 def executor_of(results: Path, rule: str) -> Any:
-    looks_up = {"job": lambda _scale: STAGE1, "is_kept_after_search": lambda _scale: False}
+    looks_up = {"job": lambda _scale: STAGE1}
     ladder: Any = SimpleNamespace(results=str(results), plan_to_write=[], **looks_up)
     return ladder_executor(Plugin, ladder, {rule: rule.removeprefix("ladder_")})(NOTHING_NEEDED, None)
 
@@ -174,8 +174,7 @@ class Desk:
         self.cluster.states["7"] = JobState("PENDING", "Priority")
         self.is_held = False  # the scale's lock
         self.is_left = False  # its holder has ended without releasing it
-        self.touched_s = 0.0
-        self.watch.add(WatchedJob("7", "stage2", "1x4", log, 10, self.held, lambda: self.touched_s))
+        self.watch.add(WatchedJob("7", "stage2", "1x4", log, 10, self.held))
 
     def held(self) -> Held:
         holder = replace(Holder.here("7"), ended=not (self.is_held or self.is_left))
@@ -255,7 +254,7 @@ def test_a_job_that_was_shortened_has_not_asked_for_too_little(desk: Desk, ends:
 def test_a_bad_end_without_words_is_that_of_a_full_disk_if_there_is_one(desk: Desk, tmp_path: Path) -> None:
     """No file can be made in /sys, whoever asks, and below it no directory."""
     places = (tmp_path, Path("/sys/results"))
-    desk.watch.add(WatchedJob("8", "stage2", "2x4", tmp_path / "8.log", 10, lambda: None, lambda: 0.0, places))
+    desk.watch.add(WatchedJob("8", "stage2", "2x4", tmp_path / "8.log", 10, lambda: None, places))
     desk.cluster.states["8"] = JobState("FAILED", "NonZeroExitCode", "node1")
     (end,) = desk.later(60, RUNNING)
     assert end.in_words.startswith("job 8 ended FAILED on node1: /sys/results: it cannot be written: ")
@@ -318,36 +317,3 @@ def test_a_forgotten_job_that_had_said_all_has_ended_well(desk: Desk, state: str
     desk.log.write_text(f"stage2 1x4: {LAST_WORDS_OF['measure']}\n")
     (end,) = desk.later(1, JobState(state, nodes="node1"))
     assert end.ok
-
-
-def test_a_running_job_that_touches_its_lock_no_more_is_reported_once(desk: Desk) -> None:
-    said = "job 7 runs, but has given no sign of life for 45 s: its run_scale.py on node1 is stopped, or node1 or its"
-    desk.is_held = True
-    desk.later(0, RUNNING)
-    for _ in range(3):
-        desk.touched_s += 5
-        desk.later(5)
-    for _ in range(44):
-        desk.later(1)
-    assert "sign of life" not in desk.text
-    for _ in range(60):
-        desk.later(1)
-    assert desk.text.count(said) == 1
-    assert "`scancel 7`" in desk.text
-    desk.touched_s += 5
-    desk.later(1)
-    assert desk.text.count("job 7 gives signs of life again") == 1
-
-
-@pytest.mark.parametrize("why", ["suspended", "released", "not taken yet", "all said", "this process was stopped"])
-def test_a_job_that_has_a_reason_not_to_touch_its_lock_is_not_reported(desk: Desk, why: str) -> None:
-    desk.is_held = why != "released"
-    desk.later(0, RUNNING)
-    desk.touched_s += 0 if why == "not taken yet" else 5
-    desk.later(5, JobState("SUSPENDED", nodes="node1") if why == "suspended" else None)
-    if why == "all said":
-        desk.log.write_text(f"stage2 1x4: {LAST_WORDS_OF['measure']}\n")
-    desk.later(3600 if why == "this process was stopped" else 5)
-    for _ in range(40 if why == "this process was stopped" else 300):
-        desk.later(1)
-    assert "sign of life" not in desk.text

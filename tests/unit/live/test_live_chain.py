@@ -7,9 +7,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
 from ddp_ladder.common.files import write_json
-from ddp_ladder.live import status as live_chain
 from ddp_ladder.live.screen import View
 from ddp_ladder.production.chain import write_chain
 from ddp_ladder.production.slower import TABLE, Window, append_row, row_of
@@ -55,8 +53,7 @@ def start_chain(results: Path) -> Path:
 
 def test_a_production_is_shown_above_its_ladder(tmp_path: Path) -> None:
     start_chain(tmp_path)
-    view = View(tmp_path)
-    text = on_one_line(view.read().picture, 80)
+    text = on_one_line(View(tmp_path).read().picture, 80)
     for part in (
         "production at 1x2: workflow/workloads/mnist.py",
         "link 2 step 656, 930 samples/s (93 % of the ladder's)",  # the mean of the last minute
@@ -69,22 +66,14 @@ def test_a_production_is_shown_above_its_ladder(tmp_path: Path) -> None:
         "ddp-ladder: workflow/workloads/mnist.py on local",
     ):
         assert part in text, f"{part}\n{text}"
-    assert not view.read().is_over
 
 
-def test_records_are_read_again_only_if_a_file_of_a_link_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory, reads = start_chain(tmp_path), list[float]()
-    read_links = live_chain.read_links
-    monkeypatch.setattr(live_chain, "read_links", lambda *args: reads.append(args[2]) or read_links(*args))
+def test_a_link_whose_lock_is_gone_has_failed(tmp_path: Path) -> None:
+    directory = start_chain(tmp_path)
     view = View(tmp_path)
-    for _ in range(3):
-        view.read()
-    assert len(reads) == 1
+    assert not view.read().is_over
     (directory / "jobs/1x2.lock1").unlink()
     seen = view.read()
-    assert len(reads) == 2
     assert seen.is_over
     assert seen.chain
     assert [link.end for link in seen.chain.links] == ["saved", "failed"]

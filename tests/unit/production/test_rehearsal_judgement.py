@@ -196,14 +196,13 @@ def test_a_signal_before_the_first_step_is_told_from_a_later_one(
     assert start_of(read_raw_run(directory), "").is_warned_early is is_early
 
 
-def test_how_the_starts_ended_what_they_counted_and_the_loss_are_told() -> None:
-    first = replace(TIMED_OUT, warned=0, losses=(("loss", 2.5), ("loss", 0.5)))
-    _, *found = judged(first, second(TRAINING.at(7), losses=(("loss", 0.75),)))
+def test_how_the_starts_ended_and_what_they_counted_is_told() -> None:
+    first = replace(TIMED_OUT, warned=0)
+    _, *found = judged(first, second(TRAINING.at(7)))
     assert [finding.in_words for finding in found] == [
         "the first start: ended after an unknown number of steps, by its time limit; no rank had a handler of SIGUSR1 "
         "when it came",
         "the second start: ended after 10 steps, exit code 75: its state is saved",
         "rank 0: begin of the first start: step 0, rate 0.100; its end: step unknown, rate unknown; "
         "begin of the second: step 7, rate 0.0478",
-        "train.log: loss printed: 2.5 at the begin of the first start, 0.5 at its end, 0.75 at the begin of the second",
     ]

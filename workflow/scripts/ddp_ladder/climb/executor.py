@@ -67,10 +67,6 @@ class LadderJobs:
         info, scale = SubmittedJobInfo(job), job.wildcards.scale
         stage = self.ladder.job(scale).stage
         try:
-            if self.rules[job.rule.name] in MEASURES and self.ladder.is_kept_after_search(scale):
-                self._console.say(f"{stage} {scale}: every run is kept, so no job is submitted")
-                self.report_job_success(info)
-                return
             wanted, logs = self._submission(job)
             info.external_jobid = self._submitter.submit(wanted)
         except Stopped:

@@ -1,4 +1,4 @@
-"""The watch over Slurm jobs: their states, their lines and their signs of life, until they have ended."""
+"""The watch over Slurm jobs: their states, and their lines, until they have ended."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from ddp_ladder.ledger.jobs import own_problem
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import without_bad_nodes
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
-from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.slurm import jobs as slurm_jobs
 from ddp_ladder.slurm.jobs import Advice, JobEnd, JobState, Submission
 from ddp_ladder.slurm.lock import Held, Lock, look
-from ddp_ladder.slurm.query import SlurmError, host_names, sbatch_options
+from ddp_ladder.slurm.query import SlurmError, sbatch_options
 
 # A job's own lines reach the terminal through its log file. After its last line the watch asks Slurm at once, so that
 # the next stage starts without waiting for the next regular query.
@@ -29,7 +28,6 @@ LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # all users share the controller
 ANSWERS_SOON_S = 0.5  # what a look waits for an answer
 GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
-LATE_S = 10.0  # a look that comes this late: this process was stopped, or its file system did not answer
 
 Ask = Callable[[Iterable[str]], Mapping[str, JobState]]
 
@@ -44,7 +42,6 @@ class WatchedJob:
     log: Path
     asked_min: int  # the time that it asked for
     held: Callable[[], Held | None]  # the scale's lock
-    touched_s: Callable[[], float]  # when the lock was last touched, by any clock
     places: Sequence[Path] = ()  # the directories that it writes to
     problem: Callable[[], Advice | None] = lambda: None  # why it could not do its work, in its own words
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
@@ -55,19 +52,14 @@ class WatchedJob:
     is_finished: bool = False  # its last words are in the log
     progress: str | None = None  # of the run that goes on, for the status line
     read_bytes: int = 0
-    touch_s: float = 0.0  # of its lock, as last seen
-    looked_s: float = 0.0
-    alive_s: float | None = None  # when its lock was last seen to be touched, in its present state
-    is_reported_silent: bool = False
     _rest: bytes = field(default=b"", repr=False)
 
     @classmethod
     def of(cls, job: ScaleJob, job_id: str, log: Path, results: Path) -> WatchedJob:
         """Return the job of Slurm that makes a planned one."""
         scale, lock = str(job.scale), Lock.of_scale(results, str(job.scale), "")
-        lasts = job.runtime_min, lambda: look(lock), lambda: lock.touched_s
         places, problem = (log.parent, results), partial(own_problem, results, scale, job_id)
-        return cls(job_id, job.stage, scale, log, *lasts, places=places, problem=problem)
+        return cls(job_id, job.stage, scale, log, job.runtime_min, lambda: look(lock), places, problem)
 
     @property
     def label(self) -> str:
@@ -159,34 +151,11 @@ class JobWatch:
         """Print what is new; return the jobs that have ended since the last look."""
         for job in self._jobs.values():
             self._print_lines(job)
-            self._watch_lock(job)
         if self._answer is None and self._is_due():
             self._asked_s, self._answer = self._clock(), in_background(self._ask, list(self._jobs))
         ends = [] if self._answer is None else self._heard(self._answer)
         self._console.status(", ".join(map(self._status, self._jobs.values())))
         return ends
-
-    def _watch_lock(self, job: WatchedJob) -> None:
-        """Say once that a job which Slurm shows as running does not touch its lock any more."""
-        before_s, job.touch_s = job.touch_s, job.touched_s()
-        now_s, is_late = self._clock(), self._clock() > job.looked_s + LATE_S
-        job.looked_s = now_s
-        if job.state.state != "RUNNING" or job.is_finished:  # a suspended one touches nothing
-            job.alive_s = None
-        elif job.touch_s != before_s or (is_late and job.alive_s is not None):
-            job.alive_s = now_s
-            if job.is_reported_silent:
-                self._console.say(f"{job.label} gives signs of life again")
-            job.is_reported_silent = False
-        elif job.alive_s is None or job.is_reported_silent or now_s - job.alive_s < SILENT_AFTER_S:
-            return
-        elif job.is_held:  # else it has released it
-            job.is_reported_silent = True
-            node = next(iter(host_names(job.state.nodes)), "its first node")
-            silent = f"has given no sign of life for {duration(now_s - job.alive_s)}"
-            why = f"its run_scale.py on {node} is stopped, or {node} or its file system hangs"
-            end = f"if it stays so, end it with `scancel {job.id}`, and start snakemake again"
-            self._console.say(f"{job.label} runs, but {silent}: {why}; {end}")
 
     def _is_due(self) -> bool:
         if not self._jobs or self._asked_s is None:

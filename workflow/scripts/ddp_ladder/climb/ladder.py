@@ -287,20 +287,6 @@ class Ladder:
             raise UserError(Problem(where, what, str(batch), allowed, advice))
         return [] if self.plan.batch_search is None else [self.fit_file(str(self.plan.first_scale))]
 
-    def is_kept_after_search(self, scale: str) -> bool:
-        """Return True if this start had to search the batch, and with the one that was chosen, no run is missing.
-
-        The search depends on the script, the runs do not: after an edit, the same choice is likely. Writes the records
-        of the scale that are missing. Raises OSError (NotWritten).
-        """
-        if self.plan.batch_search is None:
-            return False
-        plan, runs = planned(self.settings), RunRecords(Path(self.results))
-        if plan.batch_search is not None or scale in runs_to_do(plan, runs):
-            return False
-        list(restore_records(plan, runs))
-        return True
-
     def priority(self, scale: str) -> int:
         """Return a number above 0, higher for a scale that comes earlier in the plan."""
         scales = [str(job.scale) for job in self.plan.jobs]

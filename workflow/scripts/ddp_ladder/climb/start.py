@@ -1,6 +1,6 @@
 """What a start of Snakemake checks and says before it begins and before it submits jobs, and why it stopped.
 
-Among it the data of the training, which one process at a time prepares, and its module (``-m package.module``).
+Among it the data of the training, which one process at a time prepares.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
-
 from ddp_ladder.climb.ladder import Ladder, runs_of_edited_scripts, runs_of_other_settings, short_runtimes
-from ddp_ladder.common.files import SCRIPTS, filesystem, is_shared, nearest, profile, write_json
+from ddp_ladder.common.files import filesystem, is_shared, nearest, profile, write_json
 from ddp_ladder.common.findings import Severity
 from ddp_ladder.common.formats import count, in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify, stop
@@ -25,9 +23,9 @@ from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.diagnosis.signatures import last_lines
 from ddp_ladder.gates.verdict import gate_files
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, spec_changes
-from ddp_ladder.node.launch import Places, is_module, python_command, python_path, training_environment
-from ddp_ladder.node.software import WITHIN_S, SetUpError, container_binds, environment
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.node.launch import Places, python_command
+from ddp_ladder.node.software import SetUpError, container_binds, environment
+from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.admission import Admission, check_jobs, read_partitions
 from ddp_ladder.run.nodes import local_job_id
 from ddp_ladder.settings.checks import check_variables
@@ -40,7 +38,7 @@ UNREAD_FILES = "their files cannot be read (damaged, or written by another versi
 
 
 def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[Problem]:
-    """Return doubts on the data, module, secrets, variables and run times of what a start has to measure.
+    """Return doubts on the data, secrets, variables and run times of what a start has to measure.
 
     on_nodes: whether the training may run on other machines. Raises UserError for what no run can
     begin without; a dry run only warns.
@@ -53,9 +51,8 @@ def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, 
     wrong = [Problem(where("workload", "secrets"), what, name, next=advice.format(name)) for name in missing]
     doubts = list[Problem]()
     experiment = ladder.settings.experiment
-    for found in (data_problem(experiment, on_nodes), module_problem(ladder.plan, experiment.file, on_nodes)):
-        if found is not None and found[0] != "unknown":
-            (wrong if found[0] == "error" else doubts).append(found[1])
+    if found := data_problem(experiment, on_nodes):
+        (wrong if found[0] == "error" else doubts).append(found[1])
     if wrong and not dry_run:
         raise UserError(wrong)
     doubts += check_variables(ladder.settings, os.environ)
@@ -346,66 +343,3 @@ def _not_started(site: Site, why: str) -> Problem:
         next="correct the key; if only compute nodes have that software, climb there (`snakemake eject`, then "
         "sbatch climb.sh), or put the data there yourself and set workload.prepare: null",
     )
-
-
-# --- A module as training script (``-m package.module``), looked for as the run does, before any job.
-
-
-FINDER = SCRIPTS / "ddp_ladder/node/module_finder.py"
-
-
-def module_problem(plan: Plan, config: Path, on_nodes: bool) -> tuple[Severity, Problem] | None:
-    """Return the problem of a module that the training's Python does not find; "unknown" if nothing tells.
-
-    on_nodes: whether the training runs on other machines, which may have the module.
-    """
-    spec, where = plan.runs[0], f"{config}: workload.script"
-    if not is_module(spec):
-        return None
-    if spec.container is not None:
-        look = "the first run shows whether its image has it"
-        return "unknown", Problem(where, "a module in a container", spec.script, next=look)
-    try:
-        missing, searched = _look(spec, Places.here(Path(plan.results) / "runs" / spec.name))
-    except (SetUpError, OSError) as error:
-        what = "this machine cannot look for the module as a run does"
-        return "unknown", Problem(where, what, str(error).splitlines()[0], next="see the training's Python")
-    if not missing:
-        return None
-    add = "name in workload.env the directory that holds the package, env: {PYTHONPATH: DIRECTORY}, install it for the "
-    add += "training's Python, or correct the name"
-    return "warning" if on_nodes else "error", Problem(
-        where,
-        "the training's Python finds no such module" + (" on this machine" if on_nodes else ""),
-        f"{spec.script}, in {searched} and among its packages",
-        next=f"{add}; it must be seen by the nodes" if on_nodes else add,
-    )
-
-
-def _look(spec: RunSpec, places: Places) -> tuple[bool, str]:
-    """Return whether the module is missing, and where it was searched. Raises SetUpError and OSError."""
-    own = {name: value for name, value in training_environment(spec, places).items() if value != FROM_ENVIRONMENT}
-    env, working = {**environment(spec, os.environ), **own}, str(places.working(spec))
-    if path := python_path(spec, places, env.get("PYTHONPATH", "")):
-        env["PYTHONPATH"] = path
-    (python,) = python_command(spec, places, ())
-    argv = [shutil.which(python, path=env.get("PATH")) or python, "-c", FINDER.read_text(), spec.script[3:], working]
-    searched = dict.fromkeys(filter(None, (working, *path.split(os.pathsep))))
-    return _answer(argv, env) == "missing", ", ".join(searched)
-
-
-def _answer(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return ``missing`` or ``found``. Raises OSError, and SetUpError if this Python says neither."""
-    try:
-        done = subprocess.run(
-            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=WITHIN_S
-        )
-    except subprocess.TimeoutExpired:
-        why = f"{argv[0]} did not say within {WITHIN_S:.0f} s whether it finds the module"
-        raise SetUpError("software.python", why) from None
-    said = done.stdout.splitlines()[-1:]
-    if said in (["missing"], ["found"]):
-        return said[0]
-    code, last = done.returncode, "".join(f": {line}" for line in done.stderr.splitlines()[-1:])
-    ended = f"was ended by {signal_of(code)}" if code < 0 else f"ended with exit code {code}"
-    raise SetUpError("software.python", f"{argv[0]} {ended} when it looked for the module{last}")

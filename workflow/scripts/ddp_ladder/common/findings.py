@@ -44,7 +44,7 @@ GateKind = Literal[
     "data wait",
 ]  # fmt: skip
 """Of a gate, with the remarks on its runs; sanity: a run that passed all its checks."""
-RehearsalKind = Literal["rehearsal", "start", "state", "loss"]
+RehearsalKind = Literal["rehearsal", "start", "state"]
 RuleKind = Literal[
     "node counts", "same input", "through Slurm", "run length", "efficiency by total time", "wall times",
     "GPU utilisation", "both modes", "memory", "time to solution", "batch script", "by a person",

@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
@@ -27,7 +26,7 @@ from packaging.version import Version
 
 from ddp_ladder import __version__
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.start import data_problem, module_problem
+from ddp_ladder.climb.start import data_problem
 from ddp_ladder.common.files import (
     ALONE,
     OWN,
@@ -45,9 +44,9 @@ from ddp_ladder.common.files import (
 from ddp_ladder.common.findings import DoctorKind, Finding, Severity, deciding
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError, columns, fitted, notify, printable
-from ddp_ladder.node.launch import Places, addresses
-from ddp_ladder.node.software import SetUpError, environment, try_wrapper, wrapper_findings, wrappers_of
-from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.node.launch import addresses, is_module
+from ddp_ladder.node.software import SetUpError, environment
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
@@ -162,28 +161,6 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
     yield from _training_python(spec, site, env) if container is None else _container(container, site, env)
 
 
-def wrappers(plan: Plan, base_env: Mapping[str, str]) -> Iterator[Finding]:
-    """Try each wrapper of the runs (workload.wrapper) here. The preflight tries it on the nodes."""
-    templates, spec = wrappers_of(plan.runs), plan.runs[0]
-    if not templates:
-        return
-    try:
-        env = environment(spec, base_env)
-    except SetUpError:  # reported with the training's Python
-        return
-    for template in templates:
-        if spec.container is not None:
-            yield not_passed(
-                "unknown", "wrapper", f"{template[0]} is inside the image", "the preflight of each job tries it"
-            )
-            continue
-        notify(f"trying the wrapper {template[0]}; a profiler may take up to a minute")
-        with TemporaryDirectory() as directory:
-            trial = try_wrapper(template, spec, Places(Path.cwd(), Path(directory)), env, IMPORT_WITHIN_S)
-        found = [finding.replace(kind="wrapper") for finding in wrapper_findings(trial)]
-        yield from found or [passed("wrapper", trial.program)]
-
-
 def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
     engine, image, where = ENGINES[container.engine], container.image, f"{site.file}: software.container"
     name = engine.program
@@ -274,7 +251,7 @@ def examine(sources: Sources) -> list[FindingGroup]:
         versions,
         ("Settings", [passed("experiment", read), passed("site", f"{site.file}: {site.site}")]),
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
-        ("Training software", [*site_python(runs[0], site, os.environ), *wrappers(ladder.plan, os.environ)]),
+        ("Training software", [*site_python(runs[0], site, os.environ)]),
         ("Network", _network(ladder)),
         ("Slurm", [*(launchers(ladder) if on_a_cluster else ()), *slurm(ladder, on_a_cluster)]),
     ]
@@ -331,8 +308,8 @@ def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
 def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Check the training script and its data. A missing script has been reported with the settings."""
     work = ladder.settings.experiment.workload
-    if on_module := module_problem(ladder.plan, ladder.settings.experiment.file, on_a_cluster):
-        yield mistake(on_module[1], "workload", on_module[0])
+    if is_module(ladder.plan.runs[0]):
+        yield not_passed("unknown", "workload", f"{work.script}: a module", "the first run shows whether it is found")
     else:
         yield passed("workload", work.script)
     if problem := data_problem(ladder.settings.experiment, on_a_cluster):

@@ -6,10 +6,8 @@ A file is read again only if it has changed, and a run whose record is there is 
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -274,9 +272,6 @@ def busy(sample: Mapping[str, float]) -> float:
 # --- What goes on in a chain of production at one time: its directory, as a ladder of one scale, and its links.
 
 
-Version = tuple[tuple[str, int], ...]  # the files of jobs and of starts of the script, with when they changed
-
-
 @dataclass(frozen=True)
 class ChainState:
     """A chain at one time."""
@@ -307,7 +302,6 @@ class ChainReader:
     def __init__(self, results: Path) -> None:
         self._directory = chain_directory(results)
         self._reader, self._files = Reader(self._directory), ChangedFiles()
-        self._links: tuple[Version, tuple[Link, ...]] = ((), ())
 
     def read(self) -> ChainState | None:
         """Read what may have changed; return None without a chain."""
@@ -315,28 +309,12 @@ class ChainReader:
         state = self._reader.read() if chain is not None else None
         if chain is None or state is None or state.plan is None:
             return None
-        links = tuple(self._with_now(link, state) for link in self._all_links(state))
+        holder = state.scales[0].holder
+        links = read_links(self._directory, state.plan, state.now_s, holder.job_id if holder else None)
+        links = tuple(self._with_now(link, state) for link in links)
         window = self._files.read(self._directory / TABLE, last_window)
         is_current = window is not None and links and links[-1].end == "running" and window.link == links[-1].number
         return ChainState(chain, state, links, window if is_current else None)
-
-    def _all_links(self, state: LadderState) -> tuple[Link, ...]:
-        """Return the links as they were when a file of theirs last changed: their records are many."""
-        scale = state.scales[0]
-        alive = scale.holder.job_id if scale.holder is not None else None
-        version = ((alive or "", len(scale.ended)), *self._version(scale))
-        if version != self._links[0] and state.plan is not None:
-            self._links = version, read_links(self._directory, state.plan, state.now_s, alive)
-        return self._links[1]
-
-    def _version(self, scale: ScaleState) -> Version:
-        found, run = [], RunDirectory(self._directory / "runs" / scale.job.runs[0].name)
-        with suppress(OSError):
-            found.append((run.slow.name, run.slow.stat().st_mtime_ns))
-        for folder in (self._directory / "jobs" / scale.name, run.attempts):
-            with suppress(OSError), os.scandir(folder) as entries:
-                found += [(entry.name, entry.stat().st_mtime_ns) for entry in entries]
-        return tuple(sorted(found))
 
     @staticmethod
     def _with_now(link: Link, state: LadderState) -> Link:

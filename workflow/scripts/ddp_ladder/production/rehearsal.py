@@ -1,13 +1,11 @@
 """The judgement of a rehearsal: whether the second start of a script goes on where the first one ended.
 
-It compares the states that the ranks left, and reads the loss that the script printed from both logs. What is not known
-is never taken for good.
+It compares the states that the ranks left. What is not known is never taken for good.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +17,7 @@ from typing import Any
 from pydantic import Field
 
 from ddp_ladder.assembly.assemble import record_of
-from ddp_ladder.common.files import file_text, readable, write_json
+from ddp_ladder.common.files import readable, write_json
 from ddp_ladder.common.findings import Finding, Severity
 from ddp_ladder.common.formats import count, rank_numbers, significant
 from ddp_ladder.common.messages import Problem, UserError
@@ -42,11 +40,6 @@ BY_HAND = (
     "one; if it goes on, set production.unrehearsed: true"
 )
 SAVE = "let the script save at SIGUSR1 and end with exit code 75, and load its last checkpoint at each start"
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-LOSS = re.compile(
-    rf"(?<![\w./-])(?P<name>[\w./-]*loss)\b[\"']?\s*(?:[:=]|is\b)?\s*(?:tensor\()?(?P<value>{NUMBER})", re.IGNORECASE
-)
-OF_OTHER_DATA = re.compile("val|eval|test|dev", re.IGNORECASE)
 
 
 def _shown(severity: Severity, measured: str, next_step: str = "") -> Finding:
@@ -67,7 +60,6 @@ class Start:
     first: Mapping[int, TrainingState] = field(default_factory=dict)  # before the first step
     last: Mapping[int, TrainingState] = field(default_factory=dict)  # at the end
     saved_last: bool | None = None  # it saved after its last step; None: no save was seen
-    losses: tuple[tuple[str, float], ...] = ()  # that it printed, with their names
 
     @property
     def made_a_step(self) -> bool:
@@ -93,7 +85,6 @@ def start_of(raw: RawRun, name: str) -> Start:
         first=raw.first_states,
         last={end.rank: end.last_state for end in raw.ends if end.last_state is not None},
         saved_last=_saved_last(raw),
-        losses=printed_losses(file_text(raw.directory.log) or ""),
     )
 
 
@@ -120,13 +111,6 @@ def _saved_last(raw: RawRun) -> bool | None:
     return any(ended_at_s is not None and len(ended_at_s) and end_s >= ended_at_s[-1] for end_s, ended_at_s in saves)
 
 
-def printed_losses(text: str) -> tuple[tuple[str, float], ...]:
-    """Return the losses of the training that a log has, by the first name that one has."""
-    found = [(match["name"].lower(), float(match["value"])) for match in LOSS.finditer(text)]
-    found = [(name, value) for name, value in found if not OF_OTHER_DATA.search(name)]
-    return tuple((name, value) for name, value in found if name == found[0][0])
-
-
 # The judgement
 
 
@@ -138,7 +122,7 @@ def judged(first: Start, second: Start) -> tuple[Finding, ...]:
         ranks = resumptions(first.first, first.last, second.first)
         found = _judged_states(first, second, ranks)
         findings += _state_findings(ranks)
-    return (found, *findings, *_loss_finding(first, second))
+    return (found, *findings)
 
 
 def _without_comparison(first: Start, second: Start) -> Finding | None:
@@ -319,17 +303,6 @@ def _states(found: Resumption) -> str:
     where = ("begin of the first start", "its end", "begin of the second")
     parts = [f"{at}: step {n}, rate {rate}" for at, n, rate in zip(where, steps, rates, strict=True)]
     return "; ".join(parts)
-
-
-def _loss_finding(first: Start, second: Start) -> list[Finding]:
-    """Return the loss that was printed; it supports the judgement, and decides nothing."""
-    if not first.losses:
-        return []
-    name, begin = first.losses[0]
-    values = f"{begin:g} at the begin of the first start, {first.losses[-1][1]:g} at its end"
-    again = next((value for other, value in second.losses if other == name), None)
-    then = "none in the second" if again is None else f"{again:g} at the begin of the second"
-    return [Finding(kind="loss", severity="note", place="train.log", measured=f"{name} printed: {values}, {then}")]
 
 
 FILE = "rehearsal.json"

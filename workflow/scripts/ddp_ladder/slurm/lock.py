@@ -99,11 +99,6 @@ class Lock:
         return max(self.files, key=_number, default=None)
 
     @property
-    def touched_s(self) -> float:
-        """When it was last touched (unix time); 0 if there is none."""
-        return _touched_s(newest) if (newest := self.newest) else 0.0
-
-    @property
     def files(self) -> list[Path]:
         """The files of this lock: the one that counts, and older ones."""
         form = re.compile(rf"{re.escape(self.name)}\.lock\d+")
