@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_ladder.records.raw_models import DrawingPlace, Witnessed
-from ddp_ladder.records.witnessed import compared, doubt_on, factor
+from ddp_ladder.records.witness import compared, doubt_on, factor
 from ddp_ladder_instrument.log import Log
 from ddp_ladder_instrument.machine import judge
 from ddp_ladder_instrument.places import Place

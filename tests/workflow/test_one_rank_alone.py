@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ddp_ladder.measuring.owners import BESIDE, SAVING, VALIDATION
-from ddp_ladder.measuring.pauses import ELSE
+from ddp_ladder.measuring.owners import BESIDE, ELSE, SAVING, VALIDATION
 from ddp_ladder.records.record import Record
 from one_run import Here
 

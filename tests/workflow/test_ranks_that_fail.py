@@ -101,38 +101,6 @@ def test_the_rank_that_died_is_the_cause(
     assert left == [f"node{node}.json" for node in range(int(scale[0]))]
 
 
-SKIPS = """
-import os, time, torch, torch.distributed as dist
-
-def log_loss():
-    dist.all_reduce(torch.ones(1))
-
-def give_up():
-    time.sleep(10_000)
-
-dist.init_process_group("gloo")
-for step in range(20):
-    if step != 6 or os.environ["RANK"] == "0":
-        log_loss()
-    try:
-        dist.all_reduce(torch.ones(500))
-    except RuntimeError:  # rank 1, which has lost the other
-        give_up()
-"""
-
-
-def test_if_one_skipped_a_call_all_show_where_they_stood_also_those_that_the_launcher_ended(here: Here) -> None:
-    failure = failure_of(here.run(SKIPS, "1x2", launcher="torchrun"))
-    assert failure.verdict == "the ranks made different collective calls"
-    at = [
-        rf'rank {rank} at `File ".*/train.py", line \d+, in {name}`'
-        for rank, name in enumerate(["log_loss", "give_up"])
-    ]
-    assert re.search(f"; known to stand: {', '.join(at)}", failure.why), failure.why
-    assert re.findall(r", in (\w+)", str(failure.evidence)) == ["log_loss", "give_up"]
-    assert "PYTHONFAULTHANDLER" not in failure.next
-
-
 def test_what_fails_after_the_training_is_a_remark(here: Here) -> None:
     record = run(here, "1x2", "AT_SHUTDOWN", 1, launcher="srun")
     assert (record.status, record.failure) == ("ok", None)

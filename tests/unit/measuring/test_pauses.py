@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ddp_ladder.assembly.assemble import assemble, record_of
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.measuring.pauses import without_waits
+from ddp_ladder.measuring.owners import without_waits
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from make_records import make_spec

@@ -10,7 +10,7 @@ import pytest
 from ddp_ladder.assembly.assemble import record_of
 from ddp_ladder.assembly.run_records import write_tables
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.measuring.pauses import in_equal_rows
+from ddp_ladder.measuring.owners import in_equal_rows
 from ddp_ladder.records import raw_files
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record

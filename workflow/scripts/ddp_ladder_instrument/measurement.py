@@ -290,13 +290,6 @@ def _write(measurement: Measurement) -> dict[str, Any]:
     return record
 
 
-def _working_directory() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
-
-
 def end_record(measurement: Measurement) -> dict[str, Any]:
     """Return the rank's end record, without the digests of its steps and its log."""
     end, place, judged = measurement.program_end, _place(measurement), measurement.judge()
@@ -319,7 +312,6 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "ended_by": end.ended_by,
         "exception": end.exception,
         "handled": end.handled,
-        "working_directory": _working_directory(),
         "own_rendezvous": measurement.heartbeat.own_rendezvous,
         "after_training": end.after_training,
         "pipeline_stage": stages and stages[0],

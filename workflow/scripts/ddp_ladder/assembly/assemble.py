@@ -9,14 +9,13 @@ import contextlib
 import json
 import math
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 import zlib
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -34,8 +33,7 @@ from ddp_ladder.diagnosis.correctness import Diagnosis, most_shared, remarks_on_
 from ddp_ladder.diagnosis.failures import after_training, explain
 from ddp_ladder.measuring.fingerprint import samples_of_a_step, unread, varying_batches
 from ddp_ladder.measuring.node_usage import usage_of
-from ddp_ladder.measuring.owners import owners_of, remark_on_owners
-from ddp_ladder.measuring.pauses import in_equal_rows, to_shortest, without_waits
+from ddp_ladder.measuring.owners import in_equal_rows, owners_of, remark_on_owners, to_shortest, without_waits
 from ddp_ladder.measuring.statistic import Warmup, find_warmup, median
 from ddp_ladder.measuring.timing import (
     data_wait_fraction,
@@ -344,73 +342,60 @@ class Assembler:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._asked: deque[Assembly] = deque()  # without an answer yet
+        self._thread = ThreadPoolExecutor(1)  # asks the process, and waits for its answers
 
     def begin(self, directory: RunDirectory, spec: RunSpec, wall_s: float) -> Assembly:
         """Begin to assemble the record of a run."""
-        self.look(0.0)  # it may have died
-        assembly = Assembly(self, directory, spec, wall_s)
-        self._asked.append(assembly)
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 [sys.executable, str(ASSEMBLE), "--serve"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                bufsize=0,
                 start_new_session=True,  # Ctrl-C reaches the job alone
                 preexec_fn=_in_the_background,
             )
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died: its answers say so
-            self._process.stdin.write(json.dumps(str(directory.path)).encode() + b"\n")
-            self._process.stdin.flush()
-        return assembly
-
-    def look(self, timeout_s: float | None) -> None:
-        """Take the answers that are there, and wait for one so long; None: as long as it takes."""
-        if self._process is None or self._process.stdout is None:
-            return
-        waiting = select.poll()
-        waiting.register(self._process.stdout, select.POLLIN)
-        while waiting.poll(None if timeout_s is None else 1000 * timeout_s):
-            answers = os.read(self._process.stdout.fileno(), len(self._asked) + 1)
-            if not answers:
-                self.close()
-                return
-            for answer in answers:
-                self._asked.popleft().is_assembled = answer == ord("1")
-            timeout_s = 0.0
+        return Assembly(self._thread.submit(_is_assembled, self._process, directory), directory, spec, wall_s)
 
     def close(self) -> None:
         """End the process; what it has not assembled, the job assembles if it needs it."""
-        process, self._process = self._process, None
-        while self._asked:
-            self._asked.popleft().is_assembled = False
-        if process is not None:
-            process.kill()
-            process.communicate()
+        if self._process is not None:
+            self._process.kill()
+        self._thread.shutdown()
+        if self._process is not None:
+            self._process.communicate()
+
+
+def _is_assembled(process: subprocess.Popen[bytes], directory: RunDirectory) -> bool:
+    """Let the process assemble a record, and return whether it could; False if it has died."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(str(directory.path)).encode() + b"\n")
+    answer = process.stdout.read(1)
+    if not answer:
+        process.wait()  # so that the next record is asked of another one
+    return answer == b"1"
 
 
 class Assembly:
     """A record that is being assembled."""
 
-    def __init__(self, assembler: Assembler, directory: RunDirectory, spec: RunSpec, wall_s: float) -> None:
+    def __init__(self, is_assembled: Future[bool], directory: RunDirectory, spec: RunSpec, wall_s: float) -> None:
         self.spec, self.wall_s = spec, wall_s  # what the run took
-        self.is_assembled: bool | None = None  # None: not yet
-        self._assembler, self._directory, self._began_s = assembler, directory, time.monotonic()
+        self._is_assembled, self._directory, self._began_s = is_assembled, directory, time.monotonic()
 
     @property
     def is_done(self) -> bool:
-        self._assembler.look(0.0)
-        return self.is_assembled is True  # what failed is assembled by the job, between two runs
+        # What failed is assembled by the job, between two runs.
+        return self._is_assembled.done() and self._is_assembled.result()
 
     @cached_property
     def record(self) -> Record:
         """Return the record, as soon as it is there."""
-        while self.is_assembled is None:
-            self._assembler.look(None)
         try:
-            if self.is_assembled:
+            if self._is_assembled.result():
                 with contextlib.suppress(OSError, ValueError):
                     return read_record(self._directory.assembled)
             return assemble(self._directory)  # here, to see why it failed there

@@ -18,14 +18,14 @@ from ddp_ladder_instrument.slow_settings import REMOVE, in_words
 from ddp_ladder.common.findings import CheckKind, Finding, Severity, remark
 from ddp_ladder.common.formats import grouped, in_short, rank_numbers
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
-from ddp_ladder.measuring.pauses import joins_uneven
+from ddp_ladder.measuring.owners import joins_uneven
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import Loader, RankEnd, Witnessed
 from ddp_ladder.records.record import Failure, FailureKind
-from ddp_ladder.records.witnessed import doubt_on
+from ddp_ladder.records.witness import doubt_on
 
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between batches
 NAMED = 3  # parameters, ranks or hosts in a message
@@ -341,7 +341,6 @@ def remarks_on_run(raw: RawRun) -> Iterator[Finding]:
     if not raw.pipeline_stages:
         yield from _on_batches(raw.ends, raw.run.witness)
         yield from _on_samples_per_step(raw)
-        yield from _on_smaller_batches(raw)
     for agent, end in raw.agents.items():
         if (log := end.log) and (log.error or log.left_out_bytes):
             bytes_ = log.lost_bytes if log.error else log.left_out_bytes
@@ -466,30 +465,6 @@ def _on_samples_per_step(raw: RawRun) -> Iterator[Finding]:
         f'set workload.samples_per_step: "{samples_per_step_of(spec, passes)}" in config.yaml if each backward '
         "pass has a batch of its own; if several share one, let the script write its steps to the file that "
         "DDP_LADDER_METRICS names (docs/my-script.md)",
-    )
-
-
-def _on_smaller_batches(raw: RawRun) -> Iterator[Finding]:
-    """Yield that later passes of rank 0 have smaller batches than the first, as after an out-of-memory."""
-    files = raw.ranks.get(0)
-    if files is None or files.end.phases is None or varying_batches(files):
-        return
-    steps, begins = files.steps, files.end.phases.epoch_steps
-    is_single = steps.size == 1
-    passes = np.searchsorted(begins, np.cumsum(steps.size)[is_single], side="right")
-    sizes = (steps.samples + steps.padding_samples)[is_single]
-    known = {int(number): int(sizes[passes == number].max()) for number in np.unique(passes) if number}
-    largest = [*known.values()]
-    if not largest or min(largest) == 0 or largest != sorted(largest, reverse=True) or largest[0] == largest[-1]:
-        return
-    first, last = largest[0], largest[-1]
-    begin = begins[next(number for number, size in known.items() if size == last) - 1]
-    yield remark(
-        "batch",
-        f"the batches became smaller during the run: a step of rank 0 had {first} samples at first, and {last} "
-        f"from step {begin} on",
-        "if the script takes smaller batches after an out-of-memory, set workload.batch_per_gpu to what fits, so "
-        "that the whole run has it; `snakemake fit` finds it",
     )
 
 

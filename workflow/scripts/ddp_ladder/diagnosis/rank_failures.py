@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -15,15 +13,12 @@ from ddp_ladder_instrument.contract import AT_ITS_END
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.case import (
-    MOST_LINES,
     Case,
     Ended,
     caught,
-    failure_of,
     of_runtime,
     quote,
     root_at_end,
-    root_match,
     symptom_of,
     traceback_of,
     watchdog,
@@ -215,17 +210,12 @@ def own_failure(case: Case) -> Failure | None:
         return _exit_code(case, end, f"rank {end.rank}: exit code {end.exit_code}")
     if end.exception.partition(":")[0] == "KeyboardInterrupt":
         return _interrupted(case)
-    found = symptom_of(case, end)
-    return (
-        (found and _missing_here(case, end, found))
-        or found
-        or Failure(
-            verdict="the script raised an exception",
-            why=f"rank {end.rank}: {end.exception}",
-            next=case.look,
-            evidence=where_raised(case, end.rank, end.exception),
-            **of_rank(end),
-        )
+    return symptom_of(case, end) or Failure(
+        verdict="the script raised an exception",
+        why=f"rank {end.rank}: {end.exception}",
+        next=case.look,
+        evidence=where_raised(case, end.rank, end.exception),
+        **of_rank(end),
     )
 
 
@@ -243,78 +233,6 @@ def _interrupted(case: Case) -> Failure:
     )
 
 
-_MISSING = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'")
-
-
-def _missing_here(case: Case, end: RankEnd, usual: Failure) -> Failure | None:
-    """Return the failure of ranks that miss a file which others of their node do not, or look for it elsewhere.
-
-    None for any other failure than a missing file, and if the ``usual`` text holds. A rank without a record may not
-    have come that far, and workers of the loaders look for other files on each rank.
-    """
-    missed = _MISSING.match(end.exception or "")
-    if missed is None:
-        return None
-    path, beside = missed["path"], [other for other in case.raw.ends if other.host == end.host]
-    places = {other.rank: other.working_directory for other in beside if missed[0] in (other.exception or "")}
-    others = [other.rank for other in beside if other.rank not in places]
-    relative = not os.path.isabs(path) and None not in places.values()
-    if not relative and not others:
-        return None
-    looked = [f"rank {rank} has no {path}{f' in {place}' if relative else ''}" for rank, place in places.items()]
-    steps = ["correct the path in workload.args or workload.env of config.yaml"]
-    if relative:
-        steps[0] += ", or make it absolute: a relative one begins where the script has changed to by then"
-    if others:
-        looked.append(f"{rank_numbers(others)} on the same node did not report that")
-    # The others may have been ended before they could report anything.
-    steps.insert(
-        0 if others else 1,
-        "if the script makes it, let one rank do so before the others look: workload.prepare in config.yaml, or "
-        "rank 0 and then a barrier()",
-    )
-    return usual.replace(why=in_short(looked, NAMED, "; "), next=f"{numbered(steps)}; then {case.again}")
-
-
-DIFFERENT_CALLS = ("gloo_coll_mismatch", "nccl_coll_mismatch")  # ids of signatures
-
-
-def different_calls(case: Case) -> Failure | None:
-    """Return the failure of ranks whose collective calls differ, with the one that a record shows to differ."""
-    match = root_match(case)
-    if match is None or match.signature.id not in DIFFERENT_CALLS:
-        return None
-    usual, stood = failure_of(case, match), where_each_stood(case)
-    if done := _left_a_call(case):
-        return usual.replace(why=f"{usual.why}; {done[1]}", rank=done[0].rank, node=done[0].host)
-    if not stood:
-        return usual.replace(why=f"{usual.why}; which rank is the odd one, no record shows{_without_record(case)}")
-    at_lines = Counter(lines[0].line for _, lines in stood.values())
-    (most, number), (_, second), *_ = (*at_lines.most_common(2), ("", 0))
-    if number == second or not second:
-        where = in_short([f"rank {rank} at `{lines[-1].line}`" for rank, (_, lines) in stood.items()], NAMED)
-        shown = (*usual.evidence, *(line for _, lines in stood.values() for line in lines))
-        return usual.replace(why=f"{usual.why}; known to stand: {where}", evidence=shown[:MOST_LINES])
-    odd, (host, at) = next((rank, place) for rank, place in stood.items() if place[1][0].line != most)
-    others = {rank: lines[-1].line for rank, (_, lines) in stood.items() if lines[0].line == most}
-    seen = f"rank {odd} was at `{at[-1].line}` while {rank_numbers([*others])} were at "
-    return usual.replace(
-        why=f"{usual.why}; {seen}`{next(iter(others.values()))}`",
-        rank=odd,
-        node=host,
-        evidence=(*usual.evidence, *at)[:MOST_LINES],
-    )
-
-
-def _left_a_call(case: Case) -> tuple[RankEnd, str] | None:
-    """Return a rank whose script had ended well while most others were in a call, and what its record shows."""
-    done = [end for end in case.raw.ends if not end.failed]
-    if not done or 2 * len(done) > case.raw.spec.world_size:
-        return None
-    first = done[0]
-    return first, f"rank {first.rank} had ended after {first.steps.count} steps{_skipped([first])}"
-
-
 def where_each_stood(case: Case) -> dict[int, tuple[str | None, tuple[Evidence, ...]]]:
     """Return the host of each rank, and the line at which it lost the others or a signal ended it, where it is known.
 
@@ -323,11 +241,6 @@ def where_each_stood(case: Case) -> dict[int, tuple[str | None, tuple[Evidence, 
     ended = ((words.rank, words.node, _at_its_end(words)) for words in case.printed if words.rank is not None)
     raised = ((end.rank, end.host, _where_it_waited(case, [end])) for end in case.raw.ends if end.exception)
     return {rank: (host, lines) for rank, host, lines in sorted((*ended, *raised), key=itemgetter(0)) if lines}
-
-
-def _without_record(case: Case) -> str:
-    without = [rank for rank in range(case.raw.spec.world_size) if rank not in case.raw.ranks]
-    return f": {rank_numbers(without)} left none" if without else ""
 
 
 def failed_silently(case: Case) -> Failure | None:

@@ -15,8 +15,15 @@ import numpy as np
 
 from ddp_ladder.ledger.entries import MADE_AGAIN, RunShare
 from ddp_ladder.ledger.jobs import RunStart
-from ddp_ladder.measuring.owners import END, LAUNCHER, NOT_TOLD_APART, STARTUP, owners_of_ranks
-from ddp_ladder.measuring.pauses import in_equal_rows, without_waits
+from ddp_ladder.measuring.owners import (
+    END,
+    LAUNCHER,
+    NOT_TOLD_APART,
+    STARTUP,
+    in_equal_rows,
+    owners_of_ranks,
+    without_waits,
+)
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import TrainingState
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ddp_ladder.common.files import file_text, read_bytes
 from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.common.formats import significant
-from ddp_ladder.measuring.pauses import covered_s
+from ddp_ladder.measuring.owners import covered_s
 from ddp_ladder.measuring.statistic import PerBlock, Warmup, median, statistic_of
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, LoaderSpeeds, RankSteps, StepParts, step_parts
 from ddp_ladder.platform.accelerators import is_gpu

@@ -46,7 +46,7 @@ from ddp_ladder.records.raw_models import (
     read_stalls,
 )
 from ddp_ladder.records.steps import Steps, matrix_of
-from ddp_ladder.records.witnessed import as_witnessed
+from ddp_ladder.records.witness import as_witnessed
 
 File = TypeVar("File", bound=RawFile)
 _DIGESTED = re.compile(r"rank[0-9]+\.(json|steps)|node[0-9]+(\.task[0-9]+)?\.(json|zip)")

@@ -541,7 +541,7 @@ class RankEnd(RawFile, RankSummary):
     ended_at_s: float  # unix time at which the script had ended
     exception: str | None
     handled: str | None = None  # the exception that the script handled when it exited
-    working_directory: str | None = None  # at the script's end; None if it is gone
+    working_directory: str | None = None  # in files of earlier versions
     own_rendezvous: str | None = None  # host:port at which its script meets the others, if it is not the launcher's
     after_training: bool = False  # it failed, but only after the limit (max_steps, max_seconds)
     training_s: Duration | None = None  # from the first step's end to the script's end, on a GPU to that of its work

@@ -19,7 +19,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
 from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.process import Interrupted
-from ddp_ladder.diagnosis.agent_failures import silence_in_words
+from ddp_ladder.diagnosis.failures import silence_in_words
 from ddp_ladder.diagnosis.hangs import hang_failure
 from ddp_ladder.gates.scaling import next_repeat, repeats_in_words
 from ddp_ladder.ledger.jobs import Kind, accounted

@@ -45,8 +45,7 @@ from ddp_ladder.plan.short_runs import (
 from ddp_ladder.records.raw_files import RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Flops, Tokens, WitnessedPlace
 from ddp_ladder.records.record import LeftOut, Record, write_record
-from ddp_ladder.records.witness import Witness, missing_witnesses, witness_file
-from ddp_ladder.records.witnessed import compared
+from ddp_ladder.records.witness import Witness, compared, missing_witnesses, witness_file
 from ddp_ladder.run.job import LONGER, Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.keys import Preflight
