@@ -17,13 +17,12 @@ from ddp_ladder.analysis.forecast import (
     write_forecast,
 )
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import HourUnit, Plan, RunSpec
 from ddp_ladder.records.record import Record
 from make_records import make_plan_of, make_record, make_spec, make_specs
-from make_runs import RATES, edit_rank, reassemble, write_ladder, write_run
+from make_runs import RATES, edit, write_ladder, write_run
 
 GPU_HOURS = HourUnit("GPU", None)
 
@@ -66,20 +65,16 @@ def test_it_is_written_again_until_a_run_has_begun_and_never_after(tmp_path: Pat
     assert made(plan, "stage3", tmp_path, is_open=False) == slower
 
 
-def test_the_memory_of_a_sharded_state(tmp_path: Path) -> None:
-    """Of a second start: it is read from the file, and of other settings it says nothing."""
-    rates = {scale: 1000.0 * ranks for scale, ranks in {"1x1": 1, "1x2": 2, "1x4": 4, "2x4": 8}.items()}
-    plan = write_ladder(tmp_path, scales=[*rates], rates=rates, repeats=1, device="cuda", batch_per_gpu=8)
-    without(tmp_path, "2x4")
-    for scale, gigabytes in {"1x2": 36, "1x4": 26}.items():
-        run = RunDirectory(tmp_path / f"runs/default/weak/{scale}/r1")
-        for rank in range(int(scale[-1])):
-            edit_rank(run, rank, peak_memory_bytes={"host": 10**9, "device": gigabytes * 10**9})
-        reassemble(run)
-    made(plan, "stage3", tmp_path)
-    ((job, one),) = planned_forecasts(tmp_path, plan)
-    assert forecast_line(job, one, GPU_HOURS).endswith(" GPU h, about 21 GB per GPU if all ranks share the state")
-    changed = make_plan_of(make_specs([*rates], repeats=1, device="cuda", batch_per_gpu=16))
+def test_it_is_read_from_its_file_with_what_an_earlier_version_wrote_and_says_nothing_of_other_settings(
+    tmp_path: Path,
+) -> None:
+    plan = write_ladder(tmp_path, repeats=1)
+    without(tmp_path, "2x1")
+    written = made(plan, "stage3", tmp_path)
+    edit(tmp_path / "forecast/stage3.json", lambda data: data["series"][0].update(peak_memory_bytes=None))
+    ((_, one),) = planned_forecasts(tmp_path, plan)
+    assert one == written
+    changed = make_plan_of(make_specs(["1x1", "1x2", "2x1"], repeats=1, batch_per_gpu=16))
     assert not [*planned_forecasts(tmp_path, changed)]
     assert made(changed, "stage3", tmp_path) is None
 

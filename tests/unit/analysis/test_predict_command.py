@@ -69,7 +69,7 @@ def test_the_table_of_the_report_gives_the_figures_of_the_report(table: Path, ca
         found = printed(capsys, "--table", table, "--at", at)
         shown = predict_scale(series_of(points, "default", "weak"), Scale.parse(at))
         assert (found["baseline"], shown.baseline) == ("1x1", "1x1")
-        for name in ("samples_per_s", "samples_per_s_low", "samples_per_s_high", "efficiency_low"):
+        for name in ("samples_per_s", "samples_per_s_low", "samples_per_s_high", "efficiency"):
             assert found[name] == pytest.approx(getattr(shown, name), rel=1e-4), name
         assert found["samples_per_s_low"] < found["samples_per_s"] < found["samples_per_s_high"]
 

@@ -212,7 +212,6 @@ def test_the_search_that_chose_the_batch_is_shown(tmp_path: Path) -> None:
     write_json(tmp_path / "fit/1x1.json", fit.model_dump())
     assert read_results(tmp_path, plan).fit == fit
     files = written(tmp_path, replace(found(specs), fit=fit))
-    assert "fit.svg" in files
     for text in (Page(files["index.html"]).text, files["scaling.md"]):
         assert f"Chosen: {specs[0].batch_per_gpu} per GPU, the smallest batch within 3 % of the best" in text
         assert "1,234" in text
@@ -502,7 +501,7 @@ def blocks(run: Record) -> float | None:
 
 
 def test_a_new_figure_is_shown_as_its_row_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    places: tuple[Table, ...] = ("csv", "page", "markdown", "terminal", "runs")
+    places: tuple[Table, ...] = ("csv", "page", "terminal", "runs")
     column = Column("blocks", "number of blocks", "in all", lambda value: f"<{value:.3f}>", places, of_run=blocks)
     new = Figure("blocks, counted", "1", "how many blocks there are", (column,))
     before = report_of(tmp_path / "before")

@@ -25,7 +25,6 @@ from ddp_ladder.report.plots import (
     attribution_figure,
     draw_usage,
 )
-from ddp_ladder.report.proposal import PARTS
 from ddp_ladder.report.results import read_results
 from ddp_ladder.report.sections import explained, sections
 from ddp_ladder.report.view import ReportView
@@ -266,22 +265,6 @@ def test_saves_stand_beside_the_start_up_of_each_scale(tmp_path: Path) -> None:
     record = read_record(RunDirectory(tmp_path / "runs" / plan.runs[1].name).record)
     assert record.saves is not None
     assert (record.saves.rank, record.saves.seconds) == (1, 5.0)
-
-
-def test_files_of_a_wrapper_are_listed_by_run_and_in_the_form_that_asks_for_them(tmp_path: Path) -> None:
-    plan = write_ladder(tmp_path, repeats=1, wrapper=("gssr-record", "-o"))
-    first, second, *_ = plan.runs
-    for name in ("rank0/a.bin", "rank1/a.bin"):
-        file = tmp_path / "runs" / first.name / "wrapper" / name
-        file.parent.mkdir(parents=True)
-        file.write_text("x")
-    (tmp_path / "runs" / second.name / "wrapper").mkdir()
-    view = ReportView(read_results(tmp_path, plan), TODAY)
-    runs = section_of(view, "Runs")
-    for blocks in (runs.blocks, [*PARTS["saturation report"](view)]):
-        (listed,) = (block for block in blocks if block.heading == "Files of the wrapper")
-        said = f"{first.name}, gssr-record: rank0/a.bin, rank1/a.bin in runs/{first.name}/wrapper"
-        assert [*map(in_words, listed.items)] == [said]
 
 
 def test_a_gate_on_a_run_with_unexplained_seconds_is_uncertain(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from ddp_ladder.analysis.prediction import Prediction, memory_at, predict, series_of, upper_bound
+from ddp_ladder.analysis.prediction import Prediction, predict, series_of, upper_bound
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import canonical_sha256, readable, write_json
 from ddp_ladder.common.formats import NARROW_SPACE, grouped, percent, significant
@@ -31,6 +31,7 @@ SAME_STEPS = 1.05  # runs whose steps differ by no more than this factor make th
 class SeriesForecast(Prediction):
     """What is predicted for a variant and mode at a scale."""
 
+    model_config = ConfigDict(extra="ignore")  # files of earlier versions have more fields
     variant: str
     specs: str  # digest of the runs that it is for; of other settings, it says nothing
     runs: Annotated[int, Field(ge=1)]
@@ -142,7 +143,7 @@ def _predicted(
         for key in ((spec.variant, spec.mode, measured[0].scale), (spec.variant, spec.mode, near.scale))
     )
     return SeriesForecast(
-        **prediction.replace(peak_memory_bytes=memory_at(points, spec, spec.scale)).model_dump(),
+        **prediction.model_dump(),
         variant=spec.variant,
         specs=specs_of(specs),
         runs=len(specs),
@@ -179,7 +180,7 @@ def forecast_line(job: ScaleJob, forecast: SeriesForecast, unit: HourUnit) -> st
     if forecast.run_s is not None:
         hours = unit.in_words(Hours.held(forecast.runs * forecast.run_s / 3600, job.scale.nodes, job.scale.world_size))
         text += f", {'at least ' if is_bound or job.is_adaptive else ''}{hours}"
-    return f"{text}{forecast.memory_in_words}{forecast.doubt_in_words}".replace(NARROW_SPACE, " ")
+    return f"{text}{forecast.doubt_in_words}".replace(NARROW_SPACE, " ")
 
 
 def _place(forecast: SeriesForecast, several: bool) -> str:

@@ -30,8 +30,7 @@ from ddp_ladder.common.model import Model, Several
 from ddp_ladder.gates.interval import WIDEST, Estimate, factor, in_doubt
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.statistic import median
-from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.plan.plan import Plan
 from ddp_ladder.settings.terms import MOST_EFFICIENCY, MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
 
 COUNTED = ("ok", "incomplete")  # states of scales that a prediction starts from
@@ -148,7 +147,6 @@ def series_of(points: Sequence[Point], variant: str, mode: Mode) -> MeasuredSeri
 CALIBRATION = Path(__file__).with_name("calibration.json")
 LEAST_SCALES = 3  # of an outlook
 NEEDED = "a header with nodes, gpus_per_node and samples_per_s, and numbers as 16621.0"
-SHARED = 0.03  # of a rank's peak memory: a smaller difference between scales is no sign of a state that ranks share
 MOST_FACTOR = 4.0  # upper end / lower end of an interval: a wider one says nothing
 
 Kind = Literal[
@@ -293,23 +291,11 @@ class Prediction(Model):
     samples_per_s_high: float | None
     samples_per_s_bound: float | None  # if it is not known: what nothing lost beyond the measured scales would give
     efficiency: float | None  # per GPU, against the baseline
-    efficiency_low: float | None
-    efficiency_high: float | None
     gpu_hours_per_million_samples: float | None
-    gpu_hours_per_million_samples_low: float | None
-    gpu_hours_per_million_samples_high: float | None
     baseline: str  # the smallest measured scale
     largest_measured: str
     notes: Several[str]
-    peak_memory_bytes: float | None = None
     doubt: str = ""  # why it may be wrong: the doubts of the figures that it is made from
-
-    @property
-    def memory_in_words(self) -> str:
-        """Return ``, about 18 GB per GPU if all ranks share the state``; empty if it is not known."""
-        if self.peak_memory_bytes is None:
-            return ""
-        return f", about {float(f'{self.peak_memory_bytes / 1e9:.2g}'):g} GB per GPU if all ranks share the state"
 
     @property
     def doubt_in_words(self) -> str:
@@ -331,7 +317,7 @@ class Prediction(Model):
             ends = interval(significant(self.samples_per_s_low), significant(self.samples_per_s_high))
             rate = f"{significant(self.samples_per_s)} samples/s {ends}"
             what = f"{rate}, {percent(self.efficiency)} efficiency against {self.baseline}"
-        return f"{self.scale} ({self.mode} scaling): {what}{self.memory_in_words}".replace(NARROW_SPACE, " ")
+        return f"{self.scale} ({self.mode} scaling): {what}".replace(NARROW_SPACE, " ")
 
 
 def predict(series: MeasuredSeries, at: Scale) -> Prediction:
@@ -339,8 +325,6 @@ def predict(series: MeasuredSeries, at: Scale) -> Prediction:
     if not series.points:
         raise ValueError("no scale was measured")
     rate, bound = estimate(series, at), upper_bound(series, at)
-    efficiency = rate / (at.world_size / series.smallest.gpu_s_per_sample) if rate else None
-    hours = at.world_size * 1e6 / 3600 / rate if rate else None
     return Prediction(
         scale=str(at),
         mode=series.mode,
@@ -349,38 +333,13 @@ def predict(series: MeasuredSeries, at: Scale) -> Prediction:
         samples_per_s_low=rate.low if rate else None,
         samples_per_s_high=rate.high if rate else None,
         samples_per_s_bound=None if rate or math.isinf(bound) else bound,
-        efficiency=efficiency.value if efficiency else None,
-        efficiency_low=efficiency.low if efficiency else None,
-        efficiency_high=efficiency.high if efficiency else None,
-        gpu_hours_per_million_samples=hours.value if hours else None,
-        gpu_hours_per_million_samples_low=hours.low if hours else None,
-        gpu_hours_per_million_samples_high=hours.high if hours else None,
+        efficiency=rate.value / (at.world_size / series.smallest.gpu_s_per_sample) if rate else None,
+        gpu_hours_per_million_samples=at.world_size * 1e6 / 3600 / rate.value if rate else None,
         baseline=str(series.smallest.scale),
         largest_measured=str(series.largest.scale),
         notes=tuple(_notes(series, at, rate is not None)),
         doubt=series.doubt,
     )
-
-
-def memory_at(points: Sequence[ScalePoint], run: RunSpec, at: Scale) -> float | None:
-    """Return the peak memory of a GPU at a larger scale of a run's variant and mode, in bytes; None if it is not known.
-
-    It is a fixed part and one that all ranks share, as with ZeRO and FSDP, through the two largest scales of several
-    ranks. None if a rank needed hardly less at the larger one, as with DDP; if another scale does not lie on that
-    curve; and without GPUs, as the resident memory of processes scatters by more than what is shared.
-    """
-    series = (run.variant, run.mode, run.batch_per_gpu)
-    alike = [p for p in points if (p.variant, p.mode, p.batch_per_gpu) == series and p.status in COUNTED]
-    seen = sorted((p.world_size, p["peak_memory_bytes"]) for p in alike if p.world_size > 1 and p["peak_memory_bytes"])
-    if not is_gpu(run.device) or len({ranks for ranks, _ in seen}) < 2 or at.world_size <= seen[-1][0]:
-        return None
-    many, after = seen[-1]
-    few, before = next((ranks, peak) for ranks, peak in reversed(seen) if ranks < many)
-    shared = (before - after) / (1 / few - 1 / many)
-    fixed = after - shared / many
-    is_shared = before - after > SHARED * before and fixed > 0
-    fits = all(abs(fixed + shared / ranks - peak) <= SHARED * peak for ranks, peak in seen)
-    return fixed + shared / at.world_size if is_shared and fits else None
 
 
 def _notes(series: MeasuredSeries, at: Scale, is_known: bool) -> Iterator[str]:
@@ -416,7 +375,7 @@ def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Prediction, ...]
         run = next(run for run in plan.runs if (run.mode, run.variant) == (mode, variant))
         least = run.batch_per_gpu if run.accumulation else 1  # samples of a GPU
         if mode == "weak" or at.world_size * least <= run.global_batch:
-            predictions.append(predict(series, at).replace(peak_memory_bytes=memory_at(points, run, at)))
+            predictions.append(predict(series, at))
     return tuple(predictions)
 
 

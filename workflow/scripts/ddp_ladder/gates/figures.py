@@ -21,8 +21,8 @@ from ddp_ladder.measuring.statistic import step_times
 from ddp_ladder.measuring.timing import startup_of
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 
-Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "cost"]
-REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
+Table = Literal["csv", "page", "terminal", "runs", "startup", "usage", "attribution", "cost"]
+REPORT: tuple[Table, ...] = ("csv", "page")  # the table of scales
 BESIDE_STEPS: tuple[Table, ...] = (*REPORT, "runs")  # the tables with step times
 COST: tuple[Table, ...] = ("csv", "cost")
 OF_CENTRE = "centre's h"  # in a heading, in place of their name
@@ -171,7 +171,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("mode"),
         Column(
             "batch_per_gpu", "batch per GPU", tables=BESIDE_STEPS, of_run=_of_steps(batch_per_gpu_seen),
-            marks={"page": _accumulated, "markdown": _accumulated},
+            marks={"page": _accumulated},
         ),
         Column("global_batch", "global batch", tables=BESIDE_STEPS, of_run=_of_steps(global_batch_seen)),
     ),
@@ -196,7 +196,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "measured time, at every scale: the figures are then marked samples / time.",
         Column(
             "samples_per_s", text=significant, tables=(*REPORT, "terminal", "runs"), interval_in=REPORT,
-            marks={"page": _statistic, "markdown": _statistic}, of_run=_of("throughput", "samples_per_s"),
+            marks={"page": _statistic}, of_run=_of("throughput", "samples_per_s"),
         ),
         Column("statistic"),
     ),
@@ -233,7 +233,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "against plain", "1 (shown in %)",
         "X(n) / (n X(plain)), with X(plain) of the script on one GPU with no launcher and no process group; on one "
         "GPU, the difference to 100 % is the cost of DDP.",
-        Column("efficiency_plain", text=percent, tables=("csv", "markdown"), interval_in=("csv",)),
+        Column("efficiency_plain", text=percent, interval_in=("csv",)),
     ),
     figure(
         "step time", "s (shown in ms)",
@@ -243,10 +243,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
             "step_time_s", unit="ms", text=milliseconds, tables=(*REPORT, "runs"), interval_in=("csv", "page"),
             marks={"page": _mean_step}, of_run=_of("timing", "step_time_s"),
         ),
-        Column(
-            "step_time_s_mean", "mean step", "ms", milliseconds, ("csv", "markdown"),
-            of_run=_mean_step_time,
-        ),
+        Column("step_time_s_mean", "mean step", "ms", milliseconds, of_run=_mean_step_time),
     ),
     figure(
         "p5, p95, drift", "s; 1",
@@ -393,7 +390,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("model_flops_per_sample", of_run=_of("flops", "of_model")),
         Column(
             "tflop_per_s_per_gpu", "TFLOP/s per GPU", text=significant, tables=REPORT,
-            marks={"page": shares_of_rates, "markdown": shares_of_rates},
+            marks={"page": shares_of_rates},
         ),
         Column("fraction_of_matrix_rate", "of the matrix rate", text=share),
         Column("fraction_of_peak", "of the peak", text=share),

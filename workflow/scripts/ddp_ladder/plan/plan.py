@@ -479,11 +479,6 @@ def variants_of(experiment: Experiment, stage: str) -> dict[str, Variant]:
     return variants
 
 
-def wrapper_directory(spec: RunSpec) -> str:
-    """Return the directory of a wrapper's files, below the results."""
-    return f"runs/{spec.name}/{WRAPPER_DIRECTORY}"
-
-
 def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
     """Return the values of a run's placeholders; paths are relative to its working directory."""
     paths = dict(zip(PATH_PLACEHOLDERS, (run_dir, data_dir, start_dir), strict=True))

@@ -28,7 +28,6 @@ from ddp_ladder.report.plots import (
     draw_usage,
     drawn,
     efficiency_figure,
-    fit_figure,
     throughput_figure,
 )
 from ddp_ladder.report.proposal import proposal
@@ -62,7 +61,6 @@ def write_report(
         "throughput": throughput_figure(view.rungs, view.units),
         "efficiency": efficiency_figure(view.rungs, view.thresholds),
         "attribution": attribution_figure([point for point in view.rungs if point.variant == REFERENCE_VARIANT]),
-        **({"fit": fit_figure(ladder.fit)} if ladder.fit else {}),
     }
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
     say("drawing  what the runs used")

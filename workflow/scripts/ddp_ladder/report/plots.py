@@ -33,7 +33,6 @@ from ddp_ladder.gates.figures import COLUMN, EFFICIENCY, SAMPLES_PER_S, STEP_TIM
 from ddp_ladder.gates.points import Key, ScalePoint
 from ddp_ladder.measuring.node_usage import notes_on, read_node_samples, timelines_of
 from ddp_ladder.nodes.usage import NodeSamples, RunPhase, Timeline, Values
-from ddp_ladder.plan.short_runs import Fit
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block
@@ -320,33 +319,6 @@ def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Mapping[str, Look]
     axes.axhline(1, color=INK, zorder=4, **IDEAL)
     _scale_axis(axes, [str(point.scale) for point in points])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: EFFICIENCY.text(value)))
-
-
-# --- The search for the batch.
-
-
-def fit_figure(fit: Fit) -> Figure:
-    """Return the plot of samples/s and memory per GPU against the batch; batches that do not fit are crosses."""
-    good = [trial for trial in fit.trials if trial.fits]
-    batches = [trial.batch_per_gpu for trial in good]
-    rows = (
-        ("samples/s", [trial.samples_per_s or math.nan for trial in good]),
-        ("memory per GPU (MB)", [(trial.peak_memory_bytes or math.nan) / 1e6 for trial in good]),
-    )
-    with rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH_IN, MARGIN_IN + PANEL_IN), layout="constrained", facecolor=PAPER)
-        for axes, (name, values) in zip(figure.subplots(2, 1, sharex=True), rows, strict=True):
-            axes.plot(batches, values, color=COLOURS[0], marker=MARKERS[0], markerfacecolor=PAPER)
-            axes.plot(fit.chosen, values[batches.index(fit.chosen)], color=COLOURS[0], marker=MARKERS[0])
-            for trial in fit.trials:
-                if not trial.fits:
-                    axes.plot(trial.batch_per_gpu, 0, color=BAD, marker="x", clip_on=False)
-            axes.set(ylabel=name, ylim=(0, None))
-            axes.grid(visible=True, axis="y")
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("batch per GPU")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    return figure
 
 
 # --- The picture of what a run used over time: GPUs, CPUs, network and memory, in the phases of its training.

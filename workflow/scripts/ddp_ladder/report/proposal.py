@@ -32,7 +32,7 @@ from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.record import SOURCE_IN_WORDS, Record, weakest
 from ddp_ladder.report.document import Block, Cell, Document, Section, blank
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, beyond, in_mode, milestone_table, request, time_to_solution
-from ddp_ladder.report.sections import explained, figures_table, wrapper_files
+from ddp_ladder.report.sections import explained, figures_table
 from ddp_ladder.report.view import ReportView, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -115,11 +115,6 @@ ONLY_A_PERSON: Mapping[str, tuple[str, str]] = {
         "copy runs/ of the results to the project's shared directory",
     ),
 }
-
-
-def _saturation_report(view: ReportView) -> Iterator[Block]:
-    yield from wrapper_files(view)
-    yield from _blank(*ONLY_A_PERSON["saturation report"], view)
 
 
 def _blank(what: str, where: str, view: ReportView) -> Iterator[Block]:
@@ -442,7 +437,6 @@ SMALL_CASE = ("script", "repository", "parameters", "optimizer", "num_workers", 
 PRECISION = ("parameter_dtype", "autocast_dtype")
 PARTS: Mapping[str, Callable[[ReportView], Iterable[Block]]] = {
     **{name: partial(_blank, *texts) for name, texts in ONLY_A_PERSON.items()},
-    "saturation report": _saturation_report,
     "parallel": _parallel,
     "test case": partial(_fields, "The test case:", TEST_CASE),
     "program": partial(_in_a_sentence, SMALL_CASE),

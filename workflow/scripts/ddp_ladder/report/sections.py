@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from urllib.parse import quote
 
 from ddp_ladder.analysis.forecast import error_rows, forecast_line, planned_forecasts
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, seconds, share, stage_name
@@ -16,7 +15,6 @@ from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import Key, ScalePoint, findings_across_scales
 from ddp_ladder.ledger import advice as accounting
 from ddp_ladder.measuring.owners import OWNERS
-from ddp_ladder.plan.plan import wrapper_directory
 from ddp_ladder.plan.short_runs import HEADINGS, Fit
 from ddp_ladder.preflight.result import bandwidth, latency, pairs_tested
 from ddp_ladder.records.record import Record
@@ -28,7 +26,6 @@ from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 MOST_NOTES = 24
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
-MOST_FILES = 6  # of a wrapper, of a run
 MOST_HOSTS = 3  # of a run in the page
 MOST_RUNS = 500  # in the table of the page
 FORECASTS = (
@@ -181,10 +178,7 @@ def _judged(point: ScalePoint, view: ReportView) -> Content:
 
 
 def _fit(fit: Fit) -> Iterator[Block]:
-    yield Block(
-        f"What {fit.scale} does with each batch that was tried. Filled: the chosen one; a cross: it does not fit.",
-        picture="fit",
-    )
+    yield Block(f"What {fit.scale} does with each batch that was tried.")
     yield Block(name="Batches that were tried", headings=HEADINGS, rows=tuple(trial.cells for trial in fit.trials))
     yield Block(f"{fit.rule}.")
 
@@ -402,24 +396,6 @@ def _runs(view: ReportView) -> Iterator[Block]:
     headings: list[Content] = ["run", "job", Cell("hosts", style="hosts")]
     headings += [*(_heading(column, view) for column in shown), "status"]
     yield table_block("Runs", headings, rows, "runs", "figures runs")
-    yield from wrapper_files(view)
-
-
-def wrapper_files(view: ReportView) -> Iterator[Block]:
-    """Yield the files that wrappers (workload.wrapper) wrote, with their place below the results."""
-    written = [(run, files) for run in view.runs if (files := view.wrapper_files(run))]
-    items = tuple(
-        Cell(
-            f"{in_short(files, MOST_FILES)} in {wrapper_directory(run.spec)}",
-            lead=f"{run.spec.name}, {run.spec.wrapper[0]}",
-            links=((f"../{quote(wrapper_directory(run.spec))}/", "files"),),
-        )
-        for run, files in written[:MOST_NOTES]
-    )
-    if items:
-        left_out = len(written) - len(items)
-        more = (f"and those of {count(left_out, 'more run')}",) if left_out else ()
-        yield Block(heading="Files of the wrapper", items=(*items, *more), style="notes")
 
 
 def _run(run: Record, number: int, shown: Sequence[Column], view: ReportView) -> tuple[Content, ...]:

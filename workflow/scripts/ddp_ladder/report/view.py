@@ -29,7 +29,7 @@ from ddp_ladder.gates.interval import doubt_in_words
 from ddp_ladder.gates.points import WITNESSED, ScalePoint, other_processes
 from ddp_ladder.gates.verdict import Place, Verdict
 from ddp_ladder.measuring import fingerprint
-from ddp_ladder.plan.plan import Plan, wrapper_directory
+from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Fingerprint, Record
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
@@ -185,13 +185,6 @@ class ReportView:
         """Return address and words of the links to a run's log, record and job script, as far as they exist."""
         files = ((f"runs/{run.spec.name}/{file}", words) for file, words in OF_A_RUN)
         return tuple((f"../{quote(file)}", words) for file, words in files if (self.results.directory / file).is_file())
-
-    def wrapper_files(self, run: Record) -> tuple[str, ...]:
-        """Return the names of the files that a run's wrapper wrote into its directory."""
-        directory = self.results.directory / wrapper_directory(run.spec)
-        if not run.spec.wrapper or not directory.is_dir():
-            return ()
-        return tuple(sorted(str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()))
 
     @property
     def not_counted(self) -> tuple[str, ...]:
