@@ -3,7 +3,7 @@
 
     cluster.py shell --nodes 6 --gpus 2 --accounting     a shell on the login node of a new cluster, which ends with it
 
-Needs root and Debian's or Ubuntu's slurmctld, slurmd, slurm-client, munge and openmpi-bin; for accounting also
+Needs root and Debian's or Ubuntu's slurmctld, slurmd, slurm-client and munge; for accounting also
 slurmdbd and mariadb-server. It uses and changes no service of the system, and nothing listens on the system's networks:
 a cluster consists of namespaces, one process tree and one directory.
 
@@ -34,9 +34,9 @@ from cluster_config import ACCOUNT, CLUSTER, HEAD, Spec
 from machines import HERE, MARKER, ClusterError, Machine
 from newer_debian import newer_debian
 
-SLURM_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "mpirun", "ip", "nsenter", "unshare")
+SLURM_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "ip", "nsenter", "unshare")
 ACCOUNTING_TOOLS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
-PACKAGES = "slurmctld slurmd slurm-client munge openmpi-bin iproute2"
+PACKAGES = "slurmctld slurmd slurm-client munge iproute2"
 ACCOUNTING_PACKAGES = "slurmdbd mariadb-server"
 OWNER = "owner"  # process id and start time of who brought it up: a cluster without its owner is an orphan
 DIRECTORIES = ("log", "run", "state", "spool", "munge", "devices", "hosts", "etc", "exits")

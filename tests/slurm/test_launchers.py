@@ -47,14 +47,13 @@ def launched(nine_and_ten: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     variants = {
         "default": {"launcher": "torchrun"},
         "srun": {"launcher": "srun", "args": ["no meeting"]},
-        "mpirun": {"launcher": "mpirun"},
     }
     prepare(checkout, MEETING_OR_NOT, "2x2", GPU_SITE, variants=variants)
     salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"), **ONE_GPU_PER_TASK, **AS_ROOT)
     return checkout
 
 
-@pytest.mark.parametrize("variant", ["default", "srun", "mpirun"])
+@pytest.mark.parametrize("variant", ["default", "srun"])
 def test_rank_k_is_on_node_k_whatever_names_and_addresses_look_like_as_text(
     launched: Checkout, nine_and_ten: Cluster, variant: str
 ) -> None:
@@ -96,27 +95,6 @@ def test_srun_starts_one_task_per_gpu_and_each_leaves_its_end(launched: Checkout
         assert bool(end["monitor"] and end["monitor"]["samples"]) == (k == 0)  # the first task samples the node
         monitor = monitor_file(RunDirectory(run), Agent(n, 0))
         assert (monitor.node, monitor.interface, monitor.gpus) == (NODES[n], "ib0", ())
-
-
-def test_mpirun_numbers_its_ranks_as_ours_and_they_leave_their_ends(launched: Checkout) -> None:
-    keys = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
-    seen = witnesses(launched, "mpirun/weak/2x2/r1")
-    assert [[rank[key] for key in keys] for rank in seen] == [[*f"{k}{k}{k}{k % 2}{k % 2}"] for k in range(4)]
-    assert [rank["SLURMD_NODENAME"] for rank in seen] == [NODES[k // 2] for k in range(4)]
-    ends = sorted((launched.results / "runs/mpirun/weak/2x2/r1/nodes").glob("node?.task?.json"))
-    assert [json.loads(end.read_text())["exit_code"] for end in ends] == [0, 0, 0, 0]
-
-
-def test_a_rank_that_fails_under_mpirun_is_the_cause_and_the_others_are_not(
-    nine_and_ten: Cluster, tmp_path: Path
-) -> None:
-    checkout = copy_project(tmp_path)
-    fails = "import sys, threading\nif seen['RANK'] == '2':\n    sys.exit(3)\nthreading.Event().wait()\n"
-    prepare(checkout, WITNESS + fails, "2x2", {**GPU_SITE, "launcher": "mpirun"})
-    salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"), **AS_ROOT)
-    failure = checkout.record("default/weak/2x2/r1")["failure"]
-    assert (failure["rank"], failure["node"]) == (2, "node10"), failure
-    assert "3" in failure["why"]
 
 
 def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkout) -> None:

@@ -1,5 +1,5 @@
 """Run one agent's part of a run: started by the scale's job once on every node, or under Slurm once for every GPU, if
-the launcher starts a process for each (srun, mpirun)."""
+the launcher starts a process for each (srun)."""
 
 from __future__ import annotations
 

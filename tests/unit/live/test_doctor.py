@@ -175,12 +175,3 @@ def test_jobs_against_a_captured_slurm(
         described = on_a_cluster(slurm=SHIPPED.site.slurm.replace(**slurm), node=SHIPPED.site.node.replace(**node))
         of_nodes = only(list(checks.slurm(Ladder.of(described), on_a_cluster=True)), "nodes")
         assert (outcome(of_nodes), of_nodes.next[:34]) == ("warn", "correct node or slurm.partition in")
-
-
-def test_a_default_qos_that_does_not_allow_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_accounting = "case $* in *associations*) echo 'a||normal|normal,a';; *) echo 'normal|00:01:00||';; esac"
-    put_on_path(monkeypatch, tmp_path, scontrol=shows(), sbatch="", sacctmgr=of_accounting)
-    findings = list(checks.slurm(Ladder.of(on_a_cluster()), on_a_cluster=True))
-    finding = only(findings, "QoS")
-    assert (outcome(finding), [each for each in findings if each.kind == "jobs"]) == ("warn", [])
-    assert finding.next.startswith("name another one of yours: a, or")

@@ -51,7 +51,7 @@ def test_a_container_is_entered_in_the_working_directory() -> None:
 WRAPPER = ("tools/record", "--to={run_dir}/%h", "--")
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun", "mpirun", "python"])
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "python"])
 @pytest.mark.parametrize("per", ["rank", "node"])
 def test_a_wrapper_stands_before_the_python_of_ranks_or_of_a_node(launcher: str, per: str) -> None:
     made = {"wrapper_template": WRAPPER, "wrapper": WRAPPER, "wrapper_per": per}

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from ddp_ladder.node.launch import INSTRUMENT, Places, processes
-from ddp_ladder.platform.launchers import LAUNCHERS, Rendezvous
+from ddp_ladder.platform.launchers import Rendezvous
 from make_records import make_spec
 
 MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)
@@ -39,23 +39,5 @@ def test_without_slurm_each_process_gets_the_variables_of_srun() -> None:
     assert {env["SLURM_JOB_NODELIST"] for env in variables} == {"laptop,laptop"}
     assert len({env["SLURM_JOB_ID"] for env in variables}) == 1
     assert not {name for env in alone for name in env if name.startswith("SLURM_")}  # srun itself has told them
-    mpirun = make_spec("2x2", launcher="mpirun")
-    of_mpi = [process.env for process in processes(mpirun, PLACES, 1, MEET, (), ("a", "b"))]
-    names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE")]
-    assert [[env[name] for name in names] for env in of_mpi] == [["2", "0", "4"], ["3", "1", "4"]]
-    assert not any("SLURM_JOB_ID" in env for env in of_mpi)
     torchrun = make_spec("2x2", launcher="torchrun")
     assert "SLURM_PROCID" not in processes(torchrun, PLACES, 0, MEET, (), ("laptop", "laptop"))[0].env
-
-
-def test_mpirun_starts_the_agents_through_daemons_with_the_jobs_options() -> None:
-    def srun(tasks_per_node: int) -> list[str]:
-        counts = ["--nodes=2", f"--ntasks={2 * tasks_per_node}", f"--ntasks-per-node={tasks_per_node}"]
-        return ["srun", "--job-name=run-x", "--nodelist=a,b", *counts, "--cpus-per-task=8", "--gres=gpu:2"]
-
-    spec = make_spec("2x2", launcher="mpirun")
-    words = LAUNCHERS["mpirun"].step(srun, ["agent.py", "--run", "a b"], spec, "42", ["a", "b"])
-    allocation = ["SLURM_JOBID=42", "SLURM_NODELIST=a,b", "SLURM_TASKS_PER_NODE=2(x2)"]
-    daemons = ["--mca", "plm_slurm_args", "--cpus-per-task=8 --gres=gpu:2"]
-    assert words[:8] == ["env", *allocation, "mpirun", *daemons]
-    assert words[-4:] == ["bash", "agent.py", "--run", "a b"]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.findings import Finding
-from ddp_ladder.node.software import WrapperTrial
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.nodes import InterfaceFacts, NodeFacts, node_findings
 from ddp_ladder.settings.keys import Slurm
@@ -68,9 +67,6 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "little room": (
         {"run_directory": directory("/scratch").replace(free_bytes=100 * MIB)}, "warning", "has 100 MB free", "df",
-    ),
-    "no wrapper": (
-        {"wrappers": (WrapperTrial(program="nsys", error="it is not there"),)}, "error", "wrapper nsys", "the variant's"
     ),
     "not shared": ({"marker_seen": False}, "error", "the job's file in /scratch/results", "results in config"),
     "host name is loopback": (

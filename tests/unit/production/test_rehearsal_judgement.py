@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.ledger.kept import resumption
-from ddp_ladder.production.rehearsal import LONGER, VERDICTS, Start, judged, start_of
+from ddp_ladder.production.rehearsal import LONGER, VERDICTS, Start, judged, start_of, what_is_rehearsed
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import TrainingState
 from ddp_ladder.records.record import Failure
 from ddp_ladder.settings.terms import REHEARSAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_records import make_specs
+from make_records import make_spec, make_specs
 from make_runs import LOOP_AT_S, edit, edit_agent, edit_rank, write_loop, write_run
 
 
@@ -206,3 +206,11 @@ def test_how_the_starts_ended_and_what_they_counted_is_told() -> None:
         "rank 0: begin of the first start: step 0, rate 0.100; its end: step unknown, rate unknown; "
         "begin of the second: step 7, rate 0.0478",
     ]
+
+
+def test_a_rehearsal_is_of_one_wrapper() -> None:
+    """A wrapper may keep the warning before the end of a job from the script."""
+    one, same, *others = (what_is_rehearsed(make_spec(wrapper_template=words)) for words in ((), (), ("a",), ("b",)))
+    assert one == same
+    assert one not in others
+    assert others[0] != others[1]

@@ -92,8 +92,7 @@ def test_golden(name: str) -> None:
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
     """SC2016: single quotes on purpose, for the trap and in hostile values. SC1090: which file defines `module`."""
     by_node = text_of(spec_of("2x1", interface={"node01": "ens1f1"}, directory="results/runs/default/weak/2x1/r1/work"))
-    more = {f"mpirun_{scale}": text_of(spec_of(scale, launcher="mpirun")) for scale in ("1x2", "2x2")}
-    more["edf"] = text_of(spec_of("2x2", container={"image": "torch", "engine": "edf"}))
+    more = {"edf": text_of(spec_of("2x2", container={"image": "torch", "engine": "edf"}))}
     around = {"wrapper": ("nsys", HOSTILE), "wrapper_template": ("nsys", HOSTILE), "wrapper_per": "node"}
     more["wrapped"] = text_of(spec_of("2x2", launcher="srun", **around))
     for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text(), **more}.items():

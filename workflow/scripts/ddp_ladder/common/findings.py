@@ -36,8 +36,8 @@ PreflightKind = Literal["node", "link", "network", "software", "settings", "caus
 DoctorKind = Literal[
     "ddp-ladder", "Python", "snakemake", "executor-plugin-slurm", "settings", "all else", "experiment", "site",
     "results", "disk space", "shared directory", "workload", "data", "environment", "training Python", "torch",
-    "wrapper", "container engine", "container image", "variables", "interface", "launcher", "controller", "nodes",
-    "architecture", "jobs", "QoS", "start",
+    "container engine", "container image", "variables", "interface", "launcher", "controller", "nodes",
+    "architecture", "jobs", "start",
 ]  # fmt: skip
 GateKind = Literal[
     "run", "sanity", "record", "job", "preflight", "replaced node", "efficiency", "throughput", "baseline", "repeats",

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,18 +48,15 @@ from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator
 from ddp_ladder.platform.engines import ENGINES
-from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.preflight.admission import (
     CHOOSE_NODES,
     NodeEntries,
     Partitions,
     allowed_qos,
     check_jobs,
-    check_qos,
     fits,
     node_in_words,
     offered,
-    read_accounting,
     read_partitions,
 )
 from ddp_ladder.run.job_script import render
@@ -253,7 +249,7 @@ def examine(sources: Sources) -> list[FindingGroup]:
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
         ("Training software", [*site_python(runs[0], site, os.environ)]),
         ("Network", _network(ladder)),
-        ("Slurm", [*(launchers(ladder) if on_a_cluster else ()), *slurm(ladder, on_a_cluster)]),
+        ("Slurm", [*([launcher()] if on_a_cluster else ()), *slurm(ladder, on_a_cluster)]),
     ]
 
 
@@ -352,9 +348,6 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield from architecture(ladder, nodes, platform.machine())
         notify(f"asking Slurm about {count(len(ladder.plan.jobs), 'job')}")
         admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
-        beyond_qos = list[Problem]()
-        with suppress(SlurmError):  # a cluster without accounting has no QoS
-            beyond_qos += check_qos(ladder.plan.jobs, ladder.settings, read_accounting())
     except UserError as error:
         yield from (mistake(problem, "jobs", "unknown") for problem in error.problems)
         return
@@ -363,9 +356,6 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         return
     yield from (mistake(problem, "jobs") for problem in admission.refused)
     yield from (mistake(problem, "jobs", "warning") for problem in admission.waits)
-    yield from (mistake(problem, "QoS", "warning") for problem in beyond_qos)
-    if beyond_qos:
-        return
     if admission.starts:
         all_of = "all of them" if len(admission.starts) == len(ladder.plan.jobs) else "these"
         yield passed("jobs", f"Slurm takes {all_of}: {' '.join(admission.starts)}")
@@ -373,14 +363,12 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
 
 
-def launchers(ladder: Ladder) -> Iterator[Finding]:
+def launcher() -> Finding:
     """Check whether what starts the ranks in a job is here, and so probably on the nodes, too."""
-    for program in dict.fromkeys(LAUNCHERS[run.launcher].program for run in ladder.plan.runs):
-        if path := shutil.which(program):
-            yield passed("launcher", path)
-        else:
-            advice = "load its module before Snakemake is started; those of software.modules are for the ranks"
-            yield not_passed("error", "launcher", f"there is no {program} here", advice)
+    if path := shutil.which("srun"):
+        return passed("launcher", path)
+    advice = "load its module before Snakemake is started; those of software.modules are for the ranks"
+    return not_passed("error", "launcher", "there is no srun here", advice)
 
 
 def _nodes(ladder: Ladder, partitions: Partitions, nodes: NodeEntries) -> Finding:

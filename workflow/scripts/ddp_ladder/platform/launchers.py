@@ -6,7 +6,7 @@ A new one is a class here, and its place in ``LAUNCHERS``.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,14 +89,12 @@ class Launcher:
     starts: str  # the rest of a sentence that begins with its name
     sets_ranks = True  # False: it starts one process on one node, which is in no process group
     binds_numa = False  # it has an option for the key numa_binding
-    program = "srun"  # starts its tasks in a job step
     reports_failed_ranks = False  # by RunDirectory.failed_ranks; else the agent starts the ranks, and sees how they end
     per = "GPU"  # of what there is one task of a job step, and one agent: GPU or node
 
     # job.sh
     comment: str  # why its line is as it is
     step_comment = ""  # what the job step starts on each node
-    simulated_text = ""  # before the variables that step_variables sets without Slurm
 
     def tasks_per_node(self, run: Run) -> int:
         """Return the number of tasks, and of agents, on each node of a Slurm job."""
@@ -134,34 +132,9 @@ class Launcher:
         """Return the variables that it sets for one rank."""
         return {}
 
-    def step(
-        self, srun: Callable[[int], list[str]], agent: Sequence[str], run: Run, job_id: str, nodes: Sequence[str]
-    ) -> list[str]:
-        """Return the command that starts the agents of a run on its nodes.
-
-        srun: returns srun with its options, for a number of tasks per node.
-        """
-        return [*srun(self.tasks_per_node(run)), *agent]
-
     def ranks_text(self, run: Run) -> str:
         """Return the lines of job.sh before the training's own line."""
         return self.comment
-
-    def step_text(self, run: Run, options: Callable[[int], list[str]], of_gpus: Sequence[str]) -> str:
-        """Return the lines of job.sh that start the function on_each on all nodes.
-
-        options: returns lines of srun's options, for a number of tasks per node. of_gpus: variables that would hide
-        GPUs.
-        """
-        lines = "".join(f"    {line} \\\n" for line in options(self.tasks_per_node(run)))
-        return (
-            f"{self.step_comment}\n"
-            "# Counts in full: srun takes no --cpus-per-task from sbatch since Slurm 22.05. kill-on-bad-exit:\n"
-            "# others would wait for a process that failed. mpi=none: torch brings its own communication.\n"
-            "# block:block: neighbouring ranks on neighbouring cores. unset: defaults that would hide GPUs.\n"
-            f"unset {' '.join(of_gpus)}\n"
-            f"srun \\\n{lines}    bash -c on_each"
-        )
 
 
 TORCHRUN = SCRIPTS / "torchrun.py"  # runs torchrun and records how its ranks failed
@@ -236,10 +209,6 @@ class Srun(Launcher):
     starts = "starts one process per GPU"
     comment = "# The script reads its rank where torchrun would have set it; the values come from Slurm."
     step_comment = "# One process per GPU. Each sees all GPUs of its node, as NCCL wants, and takes its LOCAL_RANK's."
-    simulated_text = (
-        "# Without Slurm: what srun sets, for scripts that read it. No job of Slurm has this number.\n"
-        f"simulated=$(({NO_JOB_OF_SLURM} + job_id))"
-    )
 
     def step_variables(self, run: Run, job_id: str, nodes: Sequence[str]) -> dict[str, str]:
         per_node = run.gpus_per_node
@@ -269,78 +238,6 @@ class Srun(Launcher):
         )
 
 
-# From SIGTERM to SIGKILL, for scripts that save their state. Not more: Open MPI always waits so long, once before
-# SIGTERM and once after it. Its default is 1.
-END_S = 5
-
-# What of a job step's options Open MPI sets itself for its daemons, and a name by which the step would be signalled.
-_OWN = ("srun", "--nodelist=", "--nodes=", "--ntasks=", "--ntasks-per-node=", "--kill-on-bad-exit", "--job-name=")
-
-
-class Mpirun(Srun):
-    """Ranks that Open MPI (tried: 4.1) starts, through a daemon on each node, as srun would number them.
-
-    The ranks of mpirun's own node are its children. On other nodes they inherit Slurm's variables of a daemon, whose
-    job step has one task a node, so each sets its own. Without Slurm the agents set the variables of mpirun.
-    """
-
-    name = program = "mpirun"
-    starts = "of Open MPI starts one process per GPU"
-    step_comment = (
-        "# One process per GPU, which Open MPI starts through a daemon on each node.\n"
-        "# bind-to none: each rank, with its loader workers, would have one core."
-    )
-    comment = "# The script reads its rank where torchrun would have set it; the values come from Open MPI."
-    simulated_text = "# Without Slurm: what mpirun sets, for scripts that read it."
-
-    def step_variables(self, run: Run, job_id: str, nodes: Sequence[str]) -> dict[str, str]:
-        size = str(run.world_size)
-        own = {"OMPI_COMM_WORLD_SIZE": size, "OMPI_COMM_WORLD_LOCAL_SIZE": str(run.gpus_per_node)}
-        return {"SLURM_NTASKS": size, **own}
-
-    def task_variables(self, rank: int | str, local_rank: int | str, node_rank: int | str) -> dict[str, str]:
-        own = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank)}
-        return {**super().task_variables(rank, local_rank, node_rank), **own}
-
-    def step(
-        self, srun: Callable[[int], list[str]], agent: Sequence[str], run: Run, job_id: str, nodes: Sequence[str]
-    ) -> list[str]:
-        allocation = super().step_variables(run, job_id, nodes)
-        names = ("SLURM_JOBID", "SLURM_NODELIST", "SLURM_TASKS_PER_NODE")  # which the job's environment may not have
-        variables = [f"{name}={allocation[name]}" for name in names]
-        mpirun = ["mpirun", "--mca", "plm_slurm_args", _of_daemons(srun(1)), *_options(run)]
-        return ["env", *variables, *mpirun, "bash", "-c", f'{"; ".join(_numbers(run))}; exec "$@"', "bash", *agent]
-
-    def step_text(self, run: Run, options: Callable[[int], list[str]], of_gpus: Sequence[str]) -> str:
-        of_daemons, numbers = _of_daemons(" ".join(options(1)).split()), "\n        ".join(_numbers(run))
-        return (
-            f"{self.step_comment}\n"
-            "# plm_slurm_args: of the srun that starts the daemons, which takes no --cpus-per-task from sbatch\n"
-            "# since Slurm 22.05. unset: defaults that would hide GPUs.\n"
-            f"unset {' '.join(of_gpus)}\n"
-            f'mpirun --mca plm_slurm_args "{of_daemons}" \\\n    {" ".join(_options(run))} \\\n'
-            f"    bash -c '{numbers}\n        on_each'"
-        )
-
-
-def _of_daemons(srun: Sequence[str]) -> str:
-    return " ".join(option for option in srun if not option.startswith(_OWN))
-
-
-def _options(run: Run) -> list[str]:
-    end = ["--mca", "odls_base_sigkill_timeout", str(END_S)]
-    per_node = f"ppr:{run.gpus_per_node}:node"
-    return [*end, "-np", str(run.world_size), "--map-by", per_node, "--rank-by", "slot", "--bind-to", "none"]
-
-
-def _numbers(run: Run) -> tuple[str, ...]:
-    """Return lines of shell that set Slurm's variables of a rank's place."""
-    return (
-        "export SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_LOCALID=$OMPI_COMM_WORLD_LOCAL_RANK",
-        f"export SLURM_NODEID=$((SLURM_PROCID / {run.gpus_per_node})) SLURM_NTASKS=$OMPI_COMM_WORLD_SIZE",
-    )
-
-
 class Python(Launcher):
     """The script alone: the baseline for the cost of DDP, and for programs that start their own processes."""
 
@@ -354,6 +251,6 @@ class Python(Launcher):
         return (Process(start.argv(start.command, True), {}),)
 
 
-LAUNCHERS: Mapping[str, Launcher] = {launcher.name: launcher for launcher in (Torchrun(), Srun(), Mpirun(), Python())}
+LAUNCHERS: Mapping[str, Launcher] = {launcher.name: launcher for launcher in (Torchrun(), Srun(), Python())}
 WITH_RANKS: Mapping[str, Launcher] = {name: launcher for name, launcher in LAUNCHERS.items() if launcher.sets_ranks}
 """Those that a site may have; the others are for a variant."""

@@ -20,8 +20,7 @@ from ddp_ladder.common.findings import Finding, PreflightKind
 from ddp_ladder.common.formats import count, grouped, hostlist, in_short, short_list
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.node.launch import Places, address, interface_towards, is_loopback, node_name
-from ddp_ladder.node.software import SetUpError, WrapperTrial, environment, try_wrapper, wrapper_findings
+from ddp_ladder.node.launch import address, interface_towards, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator, NodeGpu
 from ddp_ladder.preflight.result import error, locate, most_at_once, warning
@@ -161,7 +160,6 @@ class NodeFacts(RawFile):
     run_directory: DirectoryFacts
     marker_seen: bool = Field(description="The job's file in the shared directory is there.")
     host_addresses: Several[str] = Field(description="What the host name resolves to; empty if it does not.")
-    wrappers: Several[WrapperTrial] = ()
     head_addresses: Several[str] | None = Field(description="What the head's name resolves to here; null on the head.")
 
 
@@ -200,7 +198,6 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
             shared_memory=directory_facts(SHARED_MEMORY),
             run_directory=directory_facts(Path(run.run_directory)),
             marker_seen=is_seen(marker),
-            wrappers=_tried(run, until_s),
             host_addresses=resolved(socket.gethostname()),
             head_addresses=resolved(run.nodes[0]) if node_rank > 0 else None,
         )
@@ -208,18 +205,6 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
         if server is not None:
             others = [marker.with_name(f"node{rank}.json") for rank in range(1, spec.nodes)]
             server.finish(until_s, lambda: all(file.exists() for file in others))
-
-
-def _tried(run: RunFile, until_s: float) -> tuple[WrapperTrial, ...]:
-    """Return what the wrappers of the job's runs do here; nothing if the site's software fails, which ranks report."""
-    assert run.preflight is not None
-    places = Places(Path(run.start_directory), Path(run.run_directory))
-    try:
-        env = environment(run.spec, os.environ) if run.preflight.wrappers else {}
-    except SetUpError:
-        return ()
-    share_s = (until_s - time.monotonic()) / (1 + len(run.preflight.wrappers))
-    return tuple(try_wrapper(each, run.spec, places, env, max(1.0, share_s)) for each in run.preflight.wrappers)
 
 
 def interface_facts(wanted: Interface, head: str, several: bool) -> InterfaceFacts:
@@ -403,8 +388,6 @@ def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head:
         what = f"the job step has {count(fact.cpus, 'CPU')}"
         yield (error if fact.in_slurm else warning)(what, wanted, advice, kind="settings")
     yield from _directories(spec, fact)
-    for trial in fact.wrappers:
-        yield from wrapper_findings(trial)
 
 
 def _host_names(fact: NodeFacts, head: str) -> Iterator[Finding]:

@@ -48,7 +48,6 @@ class PreflightLimits(Model):
 
     timeout_s: float = Field(gt=0)  # of each part
     largest_bytes: Positive  # largest all-reduce
-    wrappers: Several[Several[str]] = ()  # of the job's runs, with placeholders: to try on each node
 
 
 WitnessStatus = Literal["witnessed", "differs", "doubtful", "not followed"]

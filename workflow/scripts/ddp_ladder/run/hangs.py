@@ -431,7 +431,6 @@ def judge(seen: Seen, bounds: Hang) -> State:
 STACK_BYTES = 200_000  # read of a rank's new stacks
 STACKS_WITHIN_S = 1.0  # for all ranks to answer
 TICK_S = 0.05
-TRACED_S = 2.0  # a tracer on a busy node may let a process wait for long
 _STATES: Mapping[str, ProcessState] = {
     psutil.STATUS_STOPPED: "stopped",
     psutil.STATUS_DISK_SLEEP: "uninterruptible",
@@ -445,21 +444,8 @@ def find_process(heartbeat: HeartbeatHeader) -> tuple[ProcessState, int | None]:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if str(heartbeat.pid) in status_of(process.pid).get("NSpid", str(process.pid)).split():
-                return _state(process), process.pid
+                return _STATES.get(process.status(), "alive"), process.pid
     return "gone", None
-
-
-def _state(process: psutil.Process) -> ProcessState:
-    """Return the state of a process, after TRACED_S if another one traces it. Raises psutil.Error.
-
-    Under strace a process stops at each system call, and again and again is seen so. In a debugger it does not run.
-    """
-    if process.status() == psutil.STATUS_TRACING_STOP:
-        switches = process.num_ctx_switches()
-        time.sleep(TRACED_S)
-        has_run = process.num_ctx_switches() != switches
-        return "alive" if has_run or process.status() != psutil.STATUS_TRACING_STOP else "stopped"
-    return _STATES.get(process.status(), "alive")
 
 
 def cpu_s(pid: int | None) -> float:

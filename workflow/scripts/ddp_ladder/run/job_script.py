@@ -25,7 +25,7 @@ from ddp_ladder.node.launch import PORTS, Places, is_module
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.platform.engines import ENGINES
-from ddp_ladder.platform.launchers import END_OF_OPTIONS, LAUNCHERS, wrapped_ranks
+from ddp_ladder.platform.launchers import END_OF_OPTIONS, LAUNCHERS, NO_JOB_OF_SLURM, wrapped_ranks
 from ddp_ladder.settings.load import CLUSTER, CONFIG, Sources
 from ddp_ladder.settings.yaml import shown
 from ddp_ladder.slurm.jobs import new_job_name
@@ -109,10 +109,8 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
     of_wrapper = str(places.of_wrapper.with_name(f"{places.of_wrapper.name}-{_JOB}"))
     wrapper = launch.wrapper_argv(spec, places, of_wrapper)
 
-    def options(per_node: int) -> list[str]:
-        lines = _lines(srun_options(spec.nodes, per_node, job.cpus_per_task(per_node)))
-        return [" ".join(line) for line in lines]
-
+    per_node = launcher.tasks_per_node(spec)
+    options = _lines(srun_options(spec.nodes, per_node, job.cpus_per_task(per_node)))
     return render(
         "job.sh.j2",
         run=spec,
@@ -120,7 +118,9 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         project=str(places.start),
         sbatch_options=_sbatch_lines(job, spec, places),
         early_ends=_early_ends(spec),
-        step=launcher.step_text(spec, options, OF_GPUS),
+        step_options=[" ".join(line) for line in options],
+        of_gpus=OF_GPUS,
+        no_job_of_slurm=NO_JOB_OF_SLURM,
         of_the_workflow=WORKFLOW_VARIABLES,
         thread_variables=launch.THREAD_VARIABLES,
         environment=_assignments(_environment(spec, places)),

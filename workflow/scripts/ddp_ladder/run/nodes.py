@@ -208,10 +208,7 @@ class Allocation:
         name = "-".join((kind, *Path(spec.name).parts, str(os.getpid())))
         nodes = self.names()
         step, agent = partial(step_argv, self.job, nodes, name=name), _agent_command(directory, program)
-        if per_node is None:
-            argv = LAUNCHERS[spec.launcher].step(step, agent, spec, self.job_id, nodes)
-        else:
-            argv = [*step(per_node), *agent]
+        argv = [*step(self.agents_per_node(spec) if per_node is None else per_node), *agent]
         # srun does not set this one for its tasks; scripts expect it, as in a job of the job step's shape.
         env = {**step_environment(os.environ), "SLURM_JOB_NUM_NODES": str(len(nodes))}
         return [partial(JobStep, self.job_id, name, argv, env, directory.launcher_log)]

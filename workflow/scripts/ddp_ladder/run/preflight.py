@@ -17,7 +17,6 @@ from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, write_json, writing
 from ddp_ladder.common.process import start_allowance_s
-from ddp_ladder.node.software import wrappers_of
 from ddp_ladder.nodes.sampler import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS
@@ -119,7 +118,6 @@ class PreflightOf:
         limits = PreflightLimits(
             timeout_s=self._timeout_s,
             largest_bytes=int(min(LARGEST_BYTES, per_rank)),
-            wrappers=wrappers_of(self.job.runs),
         )
         write_run_file(self.nodes, self.job, self.spec, self.directory, identity, key, preflight=limits)
 
