@@ -106,7 +106,7 @@ def test_reading_the_snakefile_loads_only_what_it_uses() -> None:
     texts = [file.read_text() for file in (ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk"))]
     names = {name for text in texts for name in re.findall(r"^ *from (ddp_ladder\S*) import", text, re.MULTILINE)}
     assert "ddp_ladder.climb.ladder" in names
-    loaded = loaded_by(*names, "ddp_ladder.climb.executor")
+    loaded = loaded_by(*names, "ddp_ladder.climb.snakemake")
     assert "ddp_ladder.plan.plan" in loaded
     unused = "ddp_ladder.report ddp_ladder.live matplotlib jinja2 jsonschema torch"
     assert {*unused.split()}.isdisjoint(loaded)

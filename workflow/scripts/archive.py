@@ -13,8 +13,7 @@ from datetime import date
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.archive.archive import archive_name, make_archive
-from ddp_ladder.archive.names import Names
+from ddp_ladder.archive.archive import Names, archive_name, make_archive
 from ddp_ladder.common.command import RESULTS, command, option
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.settings.keys import Settings

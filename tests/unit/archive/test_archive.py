@@ -14,8 +14,7 @@ import archive as archive_command
 import hypothesis
 import pytest
 import report as report_command
-from ddp_ladder.archive.archive import MANIFEST, make_archive, read_archive, unpack, without_names
-from ddp_ladder.archive.names import Names, texts_in
+from ddp_ladder.archive.archive import MANIFEST, Names, make_archive, read_archive, texts_in, unpack, without_names
 from ddp_ladder.common.files import OWN, write_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.figures import SCALING_CSV, csv_row

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ddp_ladder.climb import executor
-from ddp_ladder.climb.executor import LadderJobs, ladder_executor
+from ddp_ladder.climb import snakemake as executor
 from ddp_ladder.climb.job_watch import ASK_EVERY_S, GONE_AFTER_S, JobWatch, WatchedJob
+from ddp_ladder.climb.snakemake import LadderJobs, ladder_executor
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.ledger.jobs import accounted
 from ddp_ladder.plan.plan import ScaleJob

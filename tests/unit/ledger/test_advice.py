@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.ledger.advice import advice, terminal_lines
-from ddp_ladder.ledger.jobs import JobRow, specs_digest
+from ddp_ladder.ledger.jobs import JobRow, advice, specs_digest, terminal_lines
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from make_jobs import make_row
 from make_records import make_plan_of, make_specs

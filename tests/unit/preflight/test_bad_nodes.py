@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ddp_ladder.climb import executor
+from ddp_ladder.climb import snakemake as executor
 from ddp_ladder.climb.production import leaves_out_bad_node
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.findings import Finding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ddp_ladder.production.growing import LEAST_WINDOWS, WINDOWS, Growth, growth_per_s
+from ddp_ladder.production.slower import LEAST_WINDOWS, TREND_WINDOWS, Growth, growth_per_s
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ SIZE = 500 * GB
 @given(
     rate=st.floats(0.02, 5.0),
     kind=st.sampled_from(["leak", "flat", "plateau", "steps"]),
-    windows=st.integers(LEAST_WINDOWS, WINDOWS),
+    windows=st.integers(LEAST_WINDOWS, TREND_WINDOWS),
     seed=st.integers(0, 99),
 )
 def test_a_leak_is_told_with_its_rate_and_what_fills_up_or_swings_is_not(

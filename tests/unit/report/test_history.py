@@ -20,8 +20,7 @@ from ddp_ladder.analysis.comparison import (
     histories,
     in_order,
 )
-from ddp_ladder.archive.archive import make_archive, unpack
-from ddp_ladder.archive.names import Names
+from ddp_ladder.archive.archive import Names, make_archive, unpack
 from ddp_ladder.report.comparison import history_csv, history_text
 from ddp_ladder.settings.load import OF_NO_SITE
 from make_records import make_record, make_specs, repeated

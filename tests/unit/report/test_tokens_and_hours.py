@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ddp_ladder.analysis.decisions import Work, with_cost
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.ledger.advice import totals
+from ddp_ladder.ledger.jobs import totals
 from ddp_ladder.plan.plan import Plan, Units
 from ddp_ladder.records.raw_models import Flops, Tokens, Witnessed
 from ddp_ladder.report.document import as_markdown

@@ -20,7 +20,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.scaling import next_repeat
 from ddp_ladder.gates.verdict import Verdict, closed_variants
-from ddp_ladder.ledger.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
+from ddp_ladder.ledger.jobs import NEARLY_USED, OR_LESS_TIME, runtime_for
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, variants_of
 from ddp_ladder.plan.short_runs import SHARE, WitnessRun, fit_file, planned

@@ -10,7 +10,7 @@ from ddp_ladder.common.formats import capitalised, count, duration, full_stop, p
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS_TO_SOLUTION, OF_CENTRE, SAMPLES_PER_S
 from ddp_ladder.gates.interval import Estimate
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.ledger.advice import totals
+from ddp_ladder.ledger.jobs import totals
 from ddp_ladder.plan.plan import Hours
 from ddp_ladder.production.plan import Planned, PlannedTraining
 from ddp_ladder.report.document import Block, blank

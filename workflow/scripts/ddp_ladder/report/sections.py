@@ -13,7 +13,7 @@ from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import Key, ScalePoint, findings_across_scales
-from ddp_ladder.ledger import advice as accounting
+from ddp_ladder.ledger import jobs as accounting
 from ddp_ladder.measuring.owners import OWNERS
 from ddp_ladder.plan.short_runs import HEADINGS, Fit
 from ddp_ladder.preflight.result import bandwidth, latency, pairs_tested

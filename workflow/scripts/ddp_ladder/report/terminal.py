@@ -15,7 +15,7 @@ from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.gates.figures import SPEEDUP, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, Column, columns
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.gates.verdict import Verdict, closed_box
-from ddp_ladder.ledger.advice import terminal_lines
+from ddp_ladder.ledger.jobs import terminal_lines
 from ddp_ladder.plan.plan import HourUnit
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import gate_words, headline, scale_names, scale_notes
