@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import pickle
 import struct
@@ -47,17 +46,6 @@ def write_mnist(directory: Path, train: int = 64, test: int = 20) -> Path:
     for name, content in mnist_files(train, test).items():
         (raw / name).write_bytes(content)
     return directory
-
-
-def write_mnist_archives(directory: Path, train: int = 64, test: int = 20) -> dict[str, str]:
-    """Write the archives of the mirrors; return the MD5 of each file by name."""
-    directory.mkdir(parents=True)
-    sums = {}
-    for name, content in mnist_files(train, test).items():
-        archive = gzip.compress(content)
-        (directory / f"{name}.gz").write_bytes(archive)
-        sums[f"{name}.gz"] = md5(archive)
-    return sums
 
 
 def write_cifar(directory: Path, train: int = 64, test: int = 24) -> Path:

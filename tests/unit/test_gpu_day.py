@@ -9,18 +9,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from array import array
 from pathlib import Path
 from typing import Any
 
 import gpu_day
 import psutil
 import pytest
-from ddp_ladder_instrument.contract import HEADER
-from gpu_day_parts import gpu_tests, loops, packages, parts, two_ranks
-from gpu_day_parts.checklist import THINGS, checklist
-from gpu_day_parts.figures import Figures, Setting
-from gpu_day_parts.runs import Ran
+from gpu_day_parts import packages, parts
+from gpu_day_parts.checklist import THINGS
 
 ROOT = Path(__file__).parents[2]
 GPU_DAY = ROOT / "benchmarks" / "gpu_day.py"
@@ -84,88 +80,6 @@ def test_the_two_calls_have_all_parts_and_fit_their_budget_by_the_estimates(tmp_
         needed += parts.parts("cuda", tmp_path, tmp_path, names.split())
         assert packages_part.estimate_s > 0
         assert COLD_IMPORT_S + sum(part.estimate_s for part in needed) <= gpu_day.BUDGET_S < 9 * 60
-
-
-def part_of(name: str, status: str = "done", checks: Any = (), impossible: Any = None) -> dict[str, Any]:
-    found = [{"what": "x", "value": 1.0, "shows": shows, "met": met} for shows, met in checks]
-    return {"name": name, "status": status, "checks": found, "impossible": impossible or {}}
-
-
-def test_each_thing_of_the_checklist_is_seen_or_not_or_not_run_or_not_possible() -> None:
-    days = [
-        part_of("two_ranks", checks=[(3, True), (4, True)]),
-        part_of("gpu_tests", checks=[(1, True), (2, True), (5, False)], impossible={"4": "torch before 2.15"}),
-        part_of("loops", "failed", checks=[(7, True)]),
-        part_of("overhead", checks=[(6, True)]),
-        part_of("monitor", impossible={"12": "this GPU has no energy counter"}),
-        part_of("ladder", "skipped"),
-    ]
-    rows = {row["number"]: (row["status"], row["why"]) for row in checklist(days, on_gpu=True)}
-    assert rows[1] == ("seen", "not possible here: inside `srun --gres=gpu:1`, without Slurm")
-    assert rows[2] == ("seen", "")
-    assert rows[4] == ("seen", "not possible here: torch before 2.15")
-    assert rows[5] == ("NOT SEEN", "x: 1")
-    assert rows[6] == ("seen", "")
-    assert rows[7] == rows[9] == ("NOT SEEN", "loops failed")
-    assert rows[8] == ("not run", "ladder skipped")
-    assert rows[12] == ("not possible here", "this GPU has no energy counter")
-    assert rows[14] == ("not possible here", "no Slingshot")
-    assert {row["status"] for row in checklist([part_of("loops")], on_gpu=True) if row["number"] == 9} == {"NOT SEEN"}
-    assert {row["status"] for row in checklist([], on_gpu=True) if row["number"] == 9} == {"not run"}
-
-
-def test_only_a_test_that_may_be_skipped_has_not_failed_the_day_on_stub_tests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    skipped = "@pytest.mark.gpu\n@pytest.mark.skip(reason='')\ndef {}(): pass\n"
-    passed = "@pytest.mark.gpu\ndef {}(): pass\n"
-    directory = tmp_path / "tests" / "gpu"
-    directory.mkdir(parents=True)
-    may, other = "test_the_older_backend_of_nccl_names_the_same_rank", "test_a_gpu_is_busy"
-    texts = {"failures": skipped.format(may) + passed.format("test_killed"), "monitor": skipped.format(other)}
-    for name, text in texts.items():
-        (directory / f"test_{name}_gpu.py").write_text(f"import pytest\n{text}")
-    monkeypatch.setattr(gpu_tests, "ROOT", tmp_path)
-    gpu_tests.measure(Setting("cuda", tmp_path, tmp_path), Figures(tmp_path / "figures.json", judge=True))
-    found = json.loads((tmp_path / "figures.json").read_text())
-    assert found["figures"]["not_passed"] == [f"test_monitor_gpu::{other}"]
-    assert {check["shows"]: check["met"] for check in found["checks"]} == {1: False, 2: False, 5: True}
-    assert list(found["impossible"]) == ["4"]
-    (directory / "test_failures_gpu.py").write_text(f"import pytest\n{skipped.format(may)}")
-    (tmp_path / "cpu").mkdir()
-    gpu_tests.measure(Setting("cpu", tmp_path / "cpu", tmp_path), Figures(tmp_path / "figures.json", judge=False))
-    found = json.loads((tmp_path / "figures.json").read_text())
-    assert found["left_out"] == "no CUDA GPU: pytest skipped 2 of 2 tests"
-
-
-def ran(directory: Path, *checksums: str, loss: float = 0.5) -> Ran:
-    """The files of a run that max_steps ended after two steps, without the run."""
-    (directory / "ranks").mkdir(parents=True)
-    columns = {"step_time_s": [1.0, 1.01]}
-    figures = [figure for name in HEADER for figure in columns.get(name, [0.0, 0.0])]
-    (directory / "ranks" / "rank0.steps").write_bytes(array("d", figures).tobytes())
-    for rank, checksum in enumerate(checksums):
-        parameters = {"checksum": checksum, "not_finite": {"count": int(checksum == "nan")}}
-        record = {"ended_by": "max_steps", "steps": {"count": 2}, "parameters": parameters, "not_measured": []}
-        (directory / "ranks" / f"rank{rank}.json").write_text(json.dumps(record))
-        result = {"losses": [1.0, loss], "steps": 2, "first": 1, "span_s": 1.0, "gpu_processes": 2}
-        (directory / f"result.{rank}.json").write_text(json.dumps(result))
-    return Ran(directory, "")
-
-
-def test_digests_that_differ_losses_that_differ_and_times_that_are_off_are_found_in_stub_runs(tmp_path: Path) -> None:
-    assert two_ranks.spoilt(ran(tmp_path / "good", "a", "a"), 2) == ""
-    assert two_ranks.spoilt(ran(tmp_path / "bad", "a", "b"), 2) == "bad: parameters differ"
-    assert two_ranks.spoilt(ran(tmp_path / "nan", "nan", "nan"), 2) == "nan: parameters that are not finite: [1, 1]"
-    assert two_ranks.spoilt(ran(tmp_path / "short", "a", "a"), 3).startswith("short: ended by")
-    figures, plain = Figures(tmp_path / "figures.json", judge=True), ran(tmp_path / "plain", "a")
-    assert loops.compare(loops.Kind("x"), ran(tmp_path / "other", "a", loss=0.4), plain, figures).startswith(
-        "losses: 2"
-    )
-    assert loops.compare(loops.Kind("x"), ran(tmp_path / "same", "a"), plain, figures) == ""
-    checks = json.loads((tmp_path / "figures.json").read_text())["checks"]
-    assert [check["value"] for check in checks if check["shows"] == 7] == [1.01]
-    assert [check["value"] for check in checks if check["shows"] == 11] == [0, 0]
 
 
 def test_a_machine_without_a_gpu_is_reported_before_anything_runs(tmp_path: Path) -> None:

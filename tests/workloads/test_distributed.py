@@ -23,14 +23,3 @@ def test_python_alone_has_no_process_group(monkeypatch: pytest.MonkeyPatch) -> N
 def test_nccl_without_a_gpu_says_what_to_do() -> None:
     with pytest.raises(SystemExit, match="--backend gloo"), common.process_group("nccl"):
         pass
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
-)
-def test_precisions(name: str, dtype: torch.dtype) -> None:
-    chosen = common.Precision(name, torch.device("cpu"))
-    with chosen.autocast():
-        assert torch.nn.Linear(4, 4)(torch.randn(2, 4)).dtype == dtype
-    assert chosen.scaler.is_enabled() == (name == "fp16")
-    assert not torch.backends.cudnn.allow_tf32

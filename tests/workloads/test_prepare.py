@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import prepare_images
 import pytest
 import torch
-from small_datasets import write_mnist, write_mnist_archives
+from small_datasets import write_mnist
 from torchvision.datasets import MNIST
 
 import common
-
-
-def test_mnist_is_fetched_once_from_the_mirror_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sums = write_mnist_archives(tmp_path / "server")
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "server"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        mirrors = [f"file://{tmp_path}/nobody/", f"http://127.0.0.1:{server.server_port}/"]
-        monkeypatch.setattr(MNIST, "mirrors", mirrors)
-        monkeypatch.setattr(MNIST, "resources", [(name, sums[name]) for name, _ in MNIST.resources])
-        assert prepare_images.main(["mnist", str(tmp_path / "data")]) == 0
-        server.shutdown()
-    assert common.mnist(tmp_path / "data").train_images.shape == (64, 1, 28, 28)
-    assert prepare_images.main(["mnist", str(tmp_path / "data")]) == 0  # now nobody answers
 
 
 def test_without_internet_it_says_what_to_do(

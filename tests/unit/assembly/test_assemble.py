@@ -12,7 +12,6 @@ from ddp_ladder.records.record import Failure, Fingerprint
 from make_records import make_spec
 from make_runs import (
     STEPS,
-    edit,
     edit_rank,
     failure_of,
     read_steps,
@@ -130,22 +129,3 @@ def test_a_run_left_out_is_accounted_for() -> None:
     assert (record.status, record.job) == ("failed", None)
     assert record.failure == Failure(kind="variant stopped", verdict="not run", why="ring failed", next="see it")
     assert json.loads(json.dumps(record.model_dump()))["spec_hash"] == make_spec("1x2").hash
-
-
-def test_time_in_no_step_is_remarked(run: RunDirectory) -> None:
-    """As long as the steps themselves, in eval mode every 8 steps, before each of which it ends."""
-    for rank in (0, 1):
-        rows = read_steps(run, rank)
-        spans, ended_s = [], 0.0
-        for index, row in enumerate(rows):
-            if index % 8 == 0:
-                spans.append((ended_s, ended_s + 0.64))
-                ended_s += 0.64
-            ended_s += float(row[3])
-            row.append(f"{ended_s:.3f}")
-        write_steps(run, rank, rows)
-        phases = {"epoch_steps": [], "validations_s": spans, "without_a_pass_s": spans}
-        edit(run.ranks / f"rank{rank}.json", lambda end, phases=phases: end.update(phases=phases))
-    (remark,) = assemble(run).remarks
-    assert remark.kind == "whole loop"
-    assert "samples / time of the whole loop is 816 samples/s" in remark.measured

@@ -42,7 +42,6 @@ def reports(*ranks: RankStall) -> list[AgentStall]:
     ("ranks", "named"),
     [
         ([rank(0), rank(1), rank(2, process="stopped", stack=None), rank(3)], [2]),
-        ([rank(0, process="stopped", stack=None), rank(1, stack=SLEEPS)], [0]),
         ([rank(0), rank(1, phase="ended", steps=11)], [1]),
         ([rank(0, phase="ended", stack=None), rank(1, phase="between passes", stack=SLEEPS)], [1]),
         ([rank(0, phase="ended", stack=None), rank(1, phase="between passes")], [0]),  # in a barrier
@@ -57,7 +56,6 @@ def reports(*ranks: RankStall) -> list[AgentStall]:
         ([rank(0), rank(1, stack=REDUCES, sequence=22)], []),
         ([rank(0, handles="KeyError: 'x'"), rank(1, stack=REDUCES)], [0]),  # in a finally
         ([rank(0), rank(1, stack=REDUCES, steps=11)], []),  # which of the two is wrong, is not known
-        ([rank(0), rank(1)], []),
         ([rank(0, stack=SLEEPS), rank(1, stack=SLEEPS)], []),
         ([rank(0, stack=SLEEPS)], [0]),
     ],

@@ -96,11 +96,6 @@ def all_files_are_missing(raw: RawRun) -> RawRun:
     return replace(raw, ranks={}, problems=tuple(f"{name} is missing" for name in names))
 
 
-def all_time_out(raw: RawRun) -> RawRun:
-    why = f"RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete {LONG}"
-    return on_ranks(raw, lambda k: {"exit_code": 1, "exception": why, "steps": steps(raw, k)})
-
-
 def steps(raw: RawRun, count: int) -> Any:
     return raw.ranks[0].end.steps.model_copy(update={"count": count})
 
@@ -135,11 +130,6 @@ def all_are_elsewhere(raw: RawRun) -> RawRun:
     return hangs(raw, lambda k: {"stack": SLEEPS.format(line=k), "handles": LONG if k % 2 else None})
 
 
-def all_but_one_have_ended(raw: RawRun) -> RawRun:
-    waits = SLEEPS.format(line=1).replace("/home/ada/train.py", "/site-packages/torch/distributed/c10d.py")
-    return hangs(raw, lambda k: {"stack": waits, "phase": "ended" if k else "training"})
-
-
 def no_node_reaches_another(raw: RawRun) -> RawRun:
     cut_off = hangs(raw, lambda k: {"stack": None})
     missed = [Unreached(node_rank=(k + 2) % NODES, why=f"10.0.0.{k}: no route to host") for k in range(NODES)]
@@ -153,38 +143,14 @@ def all_agents_are_silent(raw: RawRun) -> RawRun:
     return replace(ended_by(raw, outcome="silent agent", found_at_s=STARTED_AT_S, silent=tuple(silent)), agents={})
 
 
-def nodes_are_lost(raw: RawRun) -> RawRun:
-    lost = {k: end.model_copy(update={"exit_code": 1, "signal": "SIGTERM"}) for k, end in [*raw.agents.items()][:9]}
-    return replace(raw, agents=lost, ranks={})
-
-
-def all_save_their_state(raw: RawRun) -> RawRun:
-    return on_ranks(raw, lambda k: {"exit_code": 75 if k % 3 else 0})
-
-
-def every_third_leaves(raw: RawRun) -> RawRun:
-    lost = {"exit_code": 1, "exception": "RuntimeError: Connection closed by peer"}
-    return on_ranks(raw, lambda k: {"steps": steps(raw, k), **(lost if k % 3 else {})})
-
-
-def none_can_write(raw: RawRun) -> RawRun:
-    return replace(raw, ranks={}, unwritten=tuple(f"rank {k} (node): {LONG}" for k in range(RANKS)))
-
-
 WORLDS: Mapping[str, tuple[Callable[[RawRun], RawRun], str]] = {
     "all raise": (all_raise, "the script raised an exception"),
     "all are killed": (all_are_killed, "a rank was killed"),
     "all files are missing": (all_files_are_missing, "complete"),
-    "all time out": (all_time_out, "the ranks waited for each other"),
     "all differ": (all_differ, "no process group was formed"),
     "all are elsewhere": (all_are_elsewhere, "the training hung"),
-    "all but one have ended": (all_but_one_have_ended, "a rank left the others"),
     "no node reaches another": (no_node_reaches_another, "nodes are cut off from each other"),
     "all agents are silent": (all_agents_are_silent, "no agent gave a sign of life"),
-    "nodes are lost": (nodes_are_lost, "a node was lost"),
-    "all save their state": (all_save_their_state, "stopped by a signal, saved its state"),
-    "every third leaves": (every_third_leaves, "a rank left the others"),
-    "none can write": (none_can_write, "the records could not be written"),
 }
 
 

@@ -13,7 +13,7 @@ from ddp_ladder.measuring.owners import without_waits
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from make_records import make_spec
-from make_runs import add_ddp_times, edit_phases, end_run, read_steps, write_loop, write_run, write_steps
+from make_runs import add_ddp_times, edit_phases, end_run, write_loop, write_run
 
 STEPS, STEP_S, PAUSE_S = 100, 0.08, 1.0
 EVERY_25TH = (26, 51, 76)
@@ -57,25 +57,6 @@ def test_the_rank_that_the_others_wait_for_is_named(
     assert remark.kind == "one rank alone"
     assert f"rank {first} {does} {share:.1f} s of each 100 s while the others wait" in remark.measured
     assert cure in remark.next
-
-
-@pytest.mark.parametrize("kind", ["eval mode", "rest"])
-def test_what_one_rank_does_without_a_loader_is_beside_the_training_of_all(run: RunDirectory, kind: str) -> None:
-    alone(run, kind)
-    record = assemble(run)
-    assert rate(record) == pytest.approx(GLOBAL_BATCH / STEP_S, rel=0.01)
-    assert record.owners_s["beside steps"] == pytest.approx(3 * PAUSE_S, rel=0.01)
-    (remark,) = record.remarks
-    assert "rank 0 does something else 27.5 s of each 100 s while the others wait" in remark.measured
-
-
-def test_a_wait_for_data_is_no_wait_for_a_rank(run: RunDirectory) -> None:
-    alone(run, "rest")
-    rows = read_steps(run, 1)
-    for k in EVERY_25TH:
-        rows[k - 1][4] = str(PAUSE_S)
-    write_steps(run, 1, rows)
-    assert rate(assemble(run)) == pytest.approx(GLOBAL_BATCH / (STEP_S + 0.03 * PAUSE_S), rel=0.05)
 
 
 @pytest.mark.parametrize(("saving", "share"), [((0,), "27.5"), ((0, 1), None)])

@@ -125,11 +125,6 @@ def test_what_recurs_in_each_repeat_counts_though_no_run_shows_it_twice() -> Non
     assert statistic_of([blocks(ONE_SLOW), quiet, quiet]) == MEDIAN_OF_BLOCKS
 
 
-@pytest.mark.parametrize("times_s", [[1.0], [1.0, 3.0], [1.0] * 12])
-def test_few_or_equal_blocks(times_s: list[float]) -> None:
-    assert statistic_of([blocks(times_s)]) == MEDIAN_OF_BLOCKS
-
-
 def errors_of_repeats(draw: Callable[[np.random.Generator], Times], repeats: int) -> float:
     """The median error that the repeats of a simulated training share, relative to that of its mean step."""
     generator = np.random.default_rng(4)
@@ -226,13 +221,6 @@ def test_what_recurs_is_no_warm_up() -> None:
             times[first : first + slow] *= 4
         assert find(times) == Warmup(10, True)
         assert find(times, 0).steps <= 5  # a compiled first step may be left out
-
-
-def test_a_late_slowdown_is_no_warm_up() -> None:
-    for first in (100, 200, 280):
-        times = noisy(300, 0.02, first)
-        times[first:] *= 2
-        assert find(times) == Warmup(10, True)
 
 
 def test_enough_steps_are_kept() -> None:

@@ -94,14 +94,6 @@ def test_drift_is_the_last_third_against_the_first(growth: float, count: int) ->
     assert timing.drift_fraction == pytest.approx(growth - 1)
 
 
-def test_end_to_end_holds_all_that_came_after_the_first_step() -> None:
-    """40 steps of 8 samples on each of two ranks, 39 of them in 10 s: half of that is validation and checkpoints."""
-    ranks = [steps([3.0] + [0.125] * 39, padding=2)] * 2
-    throughput, _ = measure(ranks, Warmup(10, True), [], None, 20.0, training_s=10.0)
-    assert throughput.samples_per_s_end_to_end == pytest.approx(2 * 39 * 8 / 10)
-    assert throughput.samples_per_s == pytest.approx(128)
-
-
 # Rates that a program prints
 
 
@@ -171,11 +163,6 @@ def test_what_was_not_measured_is_the_scripts_and_never_negative() -> None:
     plain = started(0, spawn=1.0, import_torch=2.0, process_group=None, first_step=0.5, total=4.0)
     assert startup_parts(plain) == [1.0, 2.0, None, 0.5, 0.5, 4.0, None]
     assert startup_parts(started(0, spawn=1.0, import_torch=2.0, first_step=0.5, total=3.499))[3] == 0
-
-
-def test_a_rank_that_never_stepped_is_left_out() -> None:
-    assert startup_of((started(0, total=None),)) is None
-    assert startup_parts(started(0, spawn=1.0, total=2.0), started(1, spawn=5.0, total=None))[0] == 1
 
 
 # The figure of a run against its whole loop: 100 steps of 10 ms and 8 samples, on two ranks

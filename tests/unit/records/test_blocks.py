@@ -14,10 +14,9 @@ from ddp_ladder.measuring.owners import in_equal_rows
 from ddp_ladder.records import raw_files
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.steps import Steps, csv_of, matrix_of
+from ddp_ladder.records.steps import csv_of
 from ddp_ladder_instrument.contract import HEADER, SINGLE_ROWS
 from ddp_ladder_instrument.table import DdpTimes, StepTable
-from instrument_support import INSTRUMENT, run_plainly, script
 from make_records import make_spec
 from make_runs import STARTED_AT_S, edit_rank, write_content, write_run
 
@@ -165,28 +164,3 @@ def test_many_ranks_are_held_in_fewer_rows_with_the_same_figures(
     write_content(run, 0, short.astype("<f8").tobytes(), 500)
     first, second = (read_raw_run(run).ranks[k].steps.size.tolist() for k in (0, 1))
     assert (sum(first), first[:-1]) == (500, second[: len(first) - 1])
-
-
-LONG = """
-    import torch
-    from ddp_ladder_instrument import table
-    from torch.utils.data import DataLoader, TensorDataset
-    table.SINGLE_ROWS, table.MOST_ROWS = 64, 128
-    model = torch.nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(3):
-        for (x,) in DataLoader(TensorDataset(torch.ones(403, 8)), 4):
-            model(x).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-"""
-
-
-def test_a_real_run_with_blocks(tmp_path: Path) -> None:
-    done = run_plainly(tmp_path, INSTRUMENT, script(tmp_path, LONG), env={"DDP_LADDER_DIRECTORY": "own"})
-    assert done.code == 0, done.err
-    assert "283 steps after 20 of warm-up" in done.err
-    content = (tmp_path / "own/ranks/rank0.steps").read_bytes()
-    assert len(content) == 8 * len(HEADER) * (64 + 60)
-    steps = Steps.of(matrix_of(content))
-    assert (steps.count, steps.samples.sum()) == (303, 3 * 403)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -176,31 +175,3 @@ def test_a_damaged_log_costs_no_figure_and_is_named(
     assert report.records[plan.runs[0].name].ranks[0].samples == 60 * TRAINED + 15 * 16
     assert report.warnings[0].startswith("1 run of an earlier version judged anew")
     assert report.warnings[1].startswith("1 run of an earlier version cannot be judged anew, as a log is missing")
-
-
-def test_runs_without_a_log_keep_their_figures_and_it_is_said(
-    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = tmp_path / "results"
-    for run in plan.runs:
-        directory = RunDirectory(results / "runs" / run.name)
-        path = directory.ranks / "rank0.json"
-        end = json.loads(path.read_text())
-        del end["log"], end["rules"]
-        path.write_text(json.dumps(end))
-        (directory.ranks / "rank0.log").unlink()
-        reassemble(directory)
-    let_the_rules_change(monkeypatch)
-    report = read_results(results, plan)
-    assert report.records[plan.runs[0].name].ranks[0].samples == 60 * TRAINED + 15 * 16
-    (told,) = report.warnings
-    assert told.startswith("2 runs with a rank that left no log of what happened (ranks/rank<k>.log)")
-
-
-def test_of_a_run_whose_ranks_left_nothing_no_log_is_missed(tmp_path: Path, plan: Plan) -> None:
-    """A run that was ended as hung: it has no figures that a log could judge."""
-    results = tmp_path / "results"
-    for path in (results / "runs" / plan.runs[0].name / "ranks").iterdir():
-        path.unlink()
-    reassemble(RunDirectory(results / "runs" / plan.runs[0].name))
-    assert read_results(results, plan).warnings == ()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import RunSpec
 from make_records import make_spec
@@ -60,10 +60,3 @@ def test_a_file_that_has_just_changed_is_read_each_time(tmp_path: Path, director
         with opened_below(directory) as names:
             RunRecords(tmp_path).believed(spec)
         assert "node1.json" in names
-
-
-def test_a_full_check_reads_every_file(tmp_path: Path, directory: RunDirectory, spec: RunSpec) -> None:
-    with opened_below(directory) as names:
-        FullyCheckedRecords(tmp_path).believed(spec)
-    raw = [f"rank{k}.{kind}" for k in range(2) for kind in ("json", "steps")]
-    assert sorted(names) == sorted([*raw, "node0.json", "node1.json", "run.json", "ended.json", "record.json"])

@@ -135,14 +135,6 @@ class RunRecords:
                 f"{count(len(kept), 'run')} of an earlier version cannot be judged anew, as a log is missing or "
                 f"damaged (rank<k>.log in nodes/*.zip): the figures are those of then ({in_short(kept, NAMED)})"
             )
-        records = [record for _, record in self._believed.values() if isinstance(record, Record)]
-        silent = [record.spec.name for record in records if record.ranks and not record.rules]
-        silent = [name for name in silent if (self.results / "runs" / name / "ranks").is_dir()]
-        if silent:
-            lines.append(
-                f"{count(len(silent), 'run')} with a rank that left no log of what happened (ranks/rank<k>.log): other "
-                f"rules cannot judge the figures anew ({in_short(silent)})"
-            )
         return lines
 
 

@@ -208,28 +208,12 @@ def own_failure(case: Case) -> Failure | None:
     end = case.own[0]
     if not end.exception:
         return _exit_code(case, end, f"rank {end.rank}: exit code {end.exit_code}")
-    if end.exception.partition(":")[0] == "KeyboardInterrupt":
-        return _interrupted(case)
     return symptom_of(case, end) or Failure(
         verdict="the script raised an exception",
         why=f"rank {end.rank}: {end.exception}",
         next=case.look,
         evidence=where_raised(case, end.rank, end.exception),
         **of_rank(end),
-    )
-
-
-def _interrupted(case: Case) -> Failure:
-    """Return the failure of ranks that SIGINT ended: Python raises KeyboardInterrupt for it."""
-    ends = [end for end in case.own if (end.exception or "").partition(":")[0] == "KeyboardInterrupt"]
-    first = ends[0]
-    verdict, next_step = signal_advice("SIGINT", first.host)
-    return Failure(
-        verdict=verdict,
-        why=f"{rank_numbers([end.rank for end in ends])}: ended by SIGINT (KeyboardInterrupt)",
-        next=next_step,
-        evidence=where_raised(case, first.rank, str(first.exception)),
-        **of_rank(first),
     )
 
 
