@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests")]
 
 from ddp_ladder.common.findings import Finding  # noqa: E402
+from ddp_ladder.gates.gate import performance  # noqa: E402
 from ddp_ladder.gates.interval import Estimate, LogMean  # noqa: E402
 from ddp_ladder.gates.points import ScalePoint  # noqa: E402
 from ddp_ladder.gates.scaling import scale_points  # noqa: E402
-from ddp_ladder.gates.verdict import performance  # noqa: E402
 from ddp_ladder.measuring.statistic import find_warmup  # noqa: E402
 from ddp_ladder.measuring.timing import measure  # noqa: E402
 from ddp_ladder.plan.plan import RunSpec  # noqa: E402

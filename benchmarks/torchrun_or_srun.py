@@ -44,12 +44,12 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/slurm"), str(ROOT / "work
 
 from cluster import Cluster  # noqa: E402
 from cluster_config import Spec  # noqa: E402
-from ddp_ladder.analysis.comparison import (  # noqa: E402
+from ddp_ladder.common.formats import duration  # noqa: E402
+from ddp_ladder.report.comparison import (  # noqa: E402
     beyond_chance,
     paired,
     verdict,
 )
-from ddp_ladder.common.formats import duration  # noqa: E402
 from machines import ClusterError  # noqa: E402
 from project_copy import copy_project, environment  # noqa: E402
 from small_datasets import write_mnist  # noqa: E402

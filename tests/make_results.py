@@ -8,7 +8,7 @@ from typing import Any
 
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
-from ddp_ladder.report.results import LadderResults
+from ddp_ladder.report.view import LadderResults
 from make_records import make_plan_of, records_by_name
 
 

@@ -9,12 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.gates.gate import Verdict, judge, write_verdict
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.view import LadderResults, read_results
 from make_machine import make_machine
 from make_records import make_failed_record, make_gate, make_judged, make_record, make_specs, repeated
 from make_results import make_results

@@ -10,15 +10,13 @@ import sys
 from argparse import Namespace
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.command import RESULTS, command, option
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.plan.short_runs import fit_of
-from ddp_ladder.report.comparison import comparison_csv, terminal_text
-from ddp_ladder.report.results import believed_records
+from ddp_ladder.report.comparison import compare_variants, comparison_csv, terminal_text
+from ddp_ladder.report.view import believed_records
 
 
 @command("compare.py --results results", RESULTS, option("--warning", default="", help="a warning to print too"))
@@ -30,7 +28,7 @@ def main(arguments: Namespace) -> int:
         what, advice = "there is one variant: nothing to compare", "add `variants` to config/config.yaml and start"
         raise UserError(Problem(str(runs.results / "plan.json"), what, next=f"{advice} snakemake again"))
     believed = believed_records(runs, plan.runs)
-    comparison = compare_variants(plan, believed.records, fit_of(plan, runs.results))
+    comparison = compare_variants(plan, believed.records)
     file = runs.results / "report/comparison.csv"
     write_atomically(file, comparison_csv(comparison))
     print(terminal_text(comparison, file), flush=True)

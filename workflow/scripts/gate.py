@@ -13,8 +13,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import after_gate, restore_records
 from ddp_ladder.common.command import PLAN, command, option
 from ddp_ladder.common.messages import notify
-from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.gates.verdict import closed_box, outcome_line
+from ddp_ladder.gates.gate import closed_box, judge, outcome_line, write_verdict
 from ddp_ladder.ledger.jobs import update_or_warn
 from ddp_ladder.plan.plan import read_plan
 

@@ -14,7 +14,6 @@ from datetime import date
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.analysis.comparison import Ladder, histories, in_order
 from ddp_ladder.archive.archive import read_archive
 from ddp_ladder.common.command import command, option
 from ddp_ladder.common.files import write_atomically
@@ -22,9 +21,8 @@ from ddp_ladder.common.formats import grouped
 from ddp_ladder.common.messages import Problem, UserError, for_terminal, notify
 from ddp_ladder.ledger.jobs import read_rows
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.report.comparison import history_csv, history_text
-from ddp_ladder.report.results import LadderResults, read_results
-from ddp_ladder.report.view import ReportView
+from ddp_ladder.report.comparison import Ladder, histories, history_csv, history_text, in_order
+from ddp_ladder.report.view import LadderResults, ReportView, read_results
 
 
 @command(

@@ -29,8 +29,8 @@ from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.ledger.jobs import read_rows, update_or_warn
 from ddp_ladder.plan.plan import Plan, Units, read_plan
 from ddp_ladder.records.raw_files import read_raw_run
-from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
+from ddp_ladder.report.view import LadderResults, read_results
 
 
 def show_archive(file: Path, centre: str | None) -> int:

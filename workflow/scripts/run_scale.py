@@ -14,8 +14,7 @@ from pathlib import Path
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.command import PLAN, job_command, option
-from ddp_ladder.gates.gate import require_open_gate
-from ddp_ladder.gates.verdict import closed_variants
+from ddp_ladder.gates.gate import closed_variants, require_open_gate
 from ddp_ladder.ledger.jobs import Kind
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.plan.short_runs import fit_file

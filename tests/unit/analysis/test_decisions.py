@@ -10,23 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.analysis.comparison import FASTER, NO_DIFFERENCE, REFERENCE, SLOWER, WITHHELD, sentences
 from ddp_ladder.analysis.decisions import Decision, Work, decide
-from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import NARROW_SPACE, significant
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
+from ddp_ladder.gates.gate import performance
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import Verdict, judged, performance
 from ddp_ladder.live import screen
 from ddp_ladder.live.status import LadderState, ScaleState
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
-from ddp_ladder.report.comparison import comparison_blocks
+from ddp_ladder.records.record import Record
+from ddp_ladder.report.comparison import (
+    FASTER,
+    NO_DIFFERENCE,
+    REFERENCE,
+    SLOWER,
+    WITHHELD,
+    comparison_blocks,
+    sentences,
+)
 from ddp_ladder.report.document import as_markdown, in_words
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, milestone_table, time_to_solution
-from ddp_ladder.report.page import gate_lines, markdown_document, recommendations
+from ddp_ladder.report.page import markdown_document, recommendations
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.view import ReportView, headline
+from ddp_ladder.report.view import ReportView
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from make_records import make_failed_record, make_record, make_specs, records_by_name, repeated
@@ -257,35 +263,3 @@ def compared_by_its_own_rule(view: ReportView) -> None:
         for name in re.findall(rf"At {panel.place}, use (\S+) ", said):
             several = {FASTER, SLOWER, NO_DIFFERENCE} & {*by_name.values()}
             assert by_name[name] in ({REFERENCE, FASTER} if several else {REFERENCE, WITHHELD})
-
-
-def test_a_gate_that_was_judged_with_another_statistic_says_so_on_every_screen() -> None:
-    specs = make_specs(["1x1", "1x2", "2x1"])
-    records = [make_record(spec, 1000.0 * spec.gpus) for spec in specs]
-    view = view_of(records)
-    plan, before = view.plan, tuple(point for point in view.rungs if point.stage != "stage3")
-    item = judged(before[1], "efficiency", "efficiency 128.9 %", "at least 80 %", ok=True)
-    item = item.replace(uncertain=True)
-    gate = make_verdict(item, before)
-    now = tuple(replace(point, statistic=SAMPLES_PER_TIME) for point in view.rungs)
-    said = "judged before 2x1 was measured; with it, the figures of the table are samples / time"
-    for points, is_said in ((view.rungs, False), (now, True)):
-        results = replace(view.results, gates={"stage2": gate})
-        results.__dict__["points"] = points
-        page = " ".join(line for *_, line in gate_lines(ReportView(results, date(2026, 11, 24))))
-        watched = str(
-            screen._gate(LadderState(Path("results"), 0.0, plan, points=points, gates={"stage2": gate}), "stage2")
-        )
-        closed = replace(results, gates={"stage2": make_verdict(item.replace(severity="error"), before)})
-        closed.__dict__["points"] = points
-        texts = (page, watched, headline(results).text, headline(closed).text)
-        assert all("128.9 %" in text for text in texts)
-        assert [said in text for text in texts] == [is_said] * 4
-
-
-def make_verdict(item: Finding, points: tuple[ScalePoint, ...]) -> Verdict:
-    word = "open" if item.ok else "closed"
-    return Verdict(
-        schema_version=2, stage="stage2", verdict=word, why=None if item.ok else item.in_words, wanted=None, next=None,
-        variants={"default": word}, judged=(item,), points=points, records={},
-    )  # fmt: skip

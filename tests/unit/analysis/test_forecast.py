@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ddp_ladder.analysis.forecast import (
+from ddp_ladder.analysis.prediction import (
     SeriesForecast,
     error_rows,
     forecast_line,

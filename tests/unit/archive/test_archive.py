@@ -22,7 +22,7 @@ from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.sampler import machine_directory
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.document import csv_text
-from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.view import LadderResults, read_results
 from ddp_ladder.settings.load import OF_NO_SITE
 from hypothesis import given
 from hypothesis import strategies as st

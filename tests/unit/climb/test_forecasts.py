@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_ladder.analysis.forecast import forecast_file
+from ddp_ladder.analysis.prediction import forecast_file
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import after_gate, lines_before, runs_to_do, short_runtimes
 from ddp_ladder.gates.gate import judge

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.findings import Finding, UsageKind
 from ddp_ladder.gates.attribution import Attribution, Cause, attribution, baseline_of
-from ddp_ladder.gates.groups import STEP_PARTS
-from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.gate import performance
+from ddp_ladder.gates.points import STEP_PARTS, ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import performance
 from ddp_ladder.nodes.critical_rank import Exchange
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record

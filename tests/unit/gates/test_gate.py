@@ -15,8 +15,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import runs_to_do
 from ddp_ladder.common.files import RunDirectory, read_json, sha256, write_json
 from ddp_ladder.common.messages import numbered
-from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.gates.verdict import Place, Verdict, closed_box, closed_variants
+from ddp_ladder.gates.gate import Place, Verdict, closed_box, closed_variants, judge, write_verdict
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import Failure, write_record

@@ -11,7 +11,7 @@ import pytest
 import run_scale
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.report.results import read_results
+from ddp_ladder.report.view import read_results
 from make_records import make_gate
 from make_runs import edit_rank, reassemble, write_ladder
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.findings import Finding, remark
+from ddp_ladder.gates.gate import Verdict, closed_box, performance
 from ddp_ladder.gates.interval import Estimate, LogMean, Variance, factor
 from ddp_ladder.gates.points import Figures, ScalePoint
-from ddp_ladder.gates.verdict import Verdict, closed_box, performance
 from ddp_ladder.report.view import gate_words
 from ddp_ladder.settings.keys import GateThresholds
 from make_records import make_gate, make_judged, make_plan_of, make_specs

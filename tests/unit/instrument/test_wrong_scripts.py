@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
-from ddp_ladder.gates.gate import judge
-from ddp_ladder.gates.verdict import Verdict, outcome_line
+from ddp_ladder.gates.gate import Verdict, judge, outcome_line
 from ddp_ladder.records.record import Record
 from make_runs import edit, reassemble, write_ladder
 from scripts_support import SCRIPTS, warmed

@@ -14,7 +14,7 @@ from ddp_ladder.common.files import RunDirectory, sha256
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records import judging
 from ddp_ladder.records.record import read_record
-from ddp_ladder.report.results import read_results
+from ddp_ladder.report.view import read_results
 from ddp_ladder_instrument import judgement, log
 from ddp_ladder_instrument.log import Log
 from ddp_ladder_instrument.machine import RULES

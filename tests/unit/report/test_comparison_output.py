@@ -11,13 +11,12 @@ from typing import Any
 import compare
 import pandas as pd
 import pytest
-from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import MOST_COLUMNS
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.report.comparison import terminal_text
+from ddp_ladder.report.comparison import compare_variants, terminal_text
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.results import LadderResults
+from ddp_ladder.report.view import LadderResults
 from make_records import make_failed_record, make_plan_of, make_record, make_specs
 from make_results import make_results
 from make_runs import write_run

@@ -16,7 +16,7 @@ from ddp_ladder.ledger.jobs import update_or_warn
 from ddp_ladder.live.status import Reader
 from ddp_ladder.nodes.sampler import machine_directory
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.view import LadderResults, read_results
 from ddp_ladder_instrument.contract import RUN_VARIABLE
 from ddp_ladder_instrument.files import RunSettingsError, read_run_settings
 from ddp_ladder_instrument.progress import read_metrics

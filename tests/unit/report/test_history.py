@@ -9,7 +9,8 @@ from typing import Any
 
 import history as history_command
 import pytest
-from ddp_ladder.analysis.comparison import (
+from ddp_ladder.archive.archive import Names, make_archive, unpack
+from ddp_ladder.report.comparison import (
     ALIKE,
     FIRST,
     NO_CHANGE,
@@ -18,10 +19,10 @@ from ddp_ladder.analysis.comparison import (
     UNLIKE,
     Ladder,
     histories,
+    history_csv,
+    history_text,
     in_order,
 )
-from ddp_ladder.archive.archive import Names, make_archive, unpack
-from ddp_ladder.report.comparison import history_csv, history_text
 from ddp_ladder.settings.load import OF_NO_SITE
 from make_records import make_record, make_specs, repeated
 from make_results import make_results

@@ -12,7 +12,7 @@ import pytest
 from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.findings import remark
-from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.gates.gate import Verdict
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.raw_models import Flops, Witnessed
 from ddp_ladder.records.record import Record
@@ -20,9 +20,8 @@ from ddp_ladder.report.document import Block, Document, Section, as_markdown, bl
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.sections import sections
-from ddp_ladder.report.view import ReportView
+from ddp_ladder.report.view import LadderResults, ReportView, read_results
 from make_preflight import write_preflight
 from make_records import make_failed_record, make_gate, make_record, make_spec, make_specs, repeated
 from make_results import make_results

@@ -22,8 +22,8 @@ from ddp_ladder.common.files import write_json
 from ddp_ladder.common.findings import Finding, remark
 from ddp_ladder.gates import figures
 from ddp_ladder.gates.figures import SCALING_CSV, Column, Figure, Table
+from ddp_ladder.gates.gate import Verdict
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.plan.short_runs import Fit, Trial, workload_key
 from ddp_ladder.records.record import Evidence, Failure, Record
@@ -31,9 +31,8 @@ from ddp_ladder.report import page
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import growth
-from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import terminal_table
-from ddp_ladder.report.view import ReportView, headline
+from ddp_ladder.report.view import LadderResults, ReportView, headline, read_results
 from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
 from make_records import (

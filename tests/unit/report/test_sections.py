@@ -25,9 +25,8 @@ from ddp_ladder.report.plots import (
     attribution_figure,
     draw_usage,
 )
-from ddp_ladder.report.results import read_results
 from ddp_ladder.report.sections import explained, sections
-from ddp_ladder.report.view import ReportView
+from ddp_ladder.report.view import ReportView, read_results
 from make_records import (
     JOB_ID,
     make_plan_of,

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from ddp_ladder.gates.gate import Verdict
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import HourUnit
 from ddp_ladder.report.terminal import terminal_table
 from make_records import make_failed_record, make_gate, make_record, make_specs, records_by_name, repeated

@@ -20,9 +20,8 @@ from ddp_ladder.records.raw_models import Flops, Tokens, Witnessed
 from ddp_ladder.report.document import as_markdown
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
-from ddp_ladder.report.view import ReportView
+from ddp_ladder.report.view import LadderResults, ReportView, read_results
 from make_jobs import make_row
 from make_records import make_record, make_specs, repeated
 from make_results import make_results

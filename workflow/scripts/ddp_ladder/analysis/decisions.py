@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.formats import full_stop, grouped, one_of, percent, share
+from ddp_ladder.gates.gate import doubts_of_efficiency
 from ddp_ladder.gates.points import Figures, Key, ScalePoint, Status
-from ddp_ladder.gates.verdict import doubts_of_efficiency
 from ddp_ladder.plan.plan import Units
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.terms import REFERENCE_VARIANT

@@ -50,7 +50,7 @@ from ddp_ladder.ledger.jobs import read_rows
 from ddp_ladder.plan.plan import Plan, RunSpec, Units, read_plan
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.results import Believed, LadderResults, believed_records, read_results
+from ddp_ladder.report.view import Believed, LadderResults, believed_records, read_results
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT
 from ddp_ladder.settings.yaml import texts

@@ -12,14 +12,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ddp_ladder.analysis.forecast import forecast_line, make_forecast, planned_forecasts, series_of_job, write_forecast
+from ddp_ladder.analysis.prediction import (
+    forecast_line,
+    make_forecast,
+    planned_forecasts,
+    series_of_job,
+    write_forecast,
+)
 from ddp_ladder.assembly.run_records import RestoredRecords, RunRecords, as_made
 from ddp_ladder.common.files import NotWritten, check_room, read_bytes, read_json, sha256
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.gates.gate import judge
+from ddp_ladder.gates.gate import Verdict, closed_variants, judge
 from ddp_ladder.gates.scaling import next_repeat
-from ddp_ladder.gates.verdict import Verdict, closed_variants
 from ddp_ladder.ledger.jobs import NEARLY_USED, OR_LESS_TIME, runtime_for
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, variants_of

@@ -16,7 +16,7 @@ from pathlib import Path
 from ddp_ladder.common.files import ChangedFiles, RunDirectory, read_as, readable
 from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import notify
-from ddp_ladder.gates.verdict import Verdict, closed_box, gate_files, outcome_line
+from ddp_ladder.gates.gate import Verdict, closed_box, gate_files, outcome_line
 from ddp_ladder.records.raw_models import Slow, SlowFile
 from ddp_ladder.settings.keys import Notice, Notify
 

@@ -21,7 +21,7 @@ from ddp_ladder.common.formats import count, in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify, stop
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.diagnosis.signatures import last_lines
-from ddp_ladder.gates.verdict import gate_files
+from ddp_ladder.gates.gate import gate_files
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, spec_changes
 from ddp_ladder.node.launch import Places, python_command
 from ddp_ladder.node.software import SetUpError, container_binds, environment

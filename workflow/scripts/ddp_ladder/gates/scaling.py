@@ -18,16 +18,20 @@ from typing import Any, TypeVar, cast
 from ddp_ladder.common.findings import remark
 from ddp_ladder.common.formats import one_of, significant
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of, job_of, split_of_repeats
 from ddp_ladder.gates.interval import Estimate, LogMean, Variance, half_width_percent, median_of_known
 from ddp_ladder.gates.points import (
     WITNESSED,
     Figures,
+    Groups,
     Key,
+    RepeatGroup,
     ScalePoint,
     Status,
     cores_of_a_rank,
     findings_of_repeats,
+    groups_of,
+    job_of,
+    split_of_repeats,
 )
 from ddp_ladder.measuring.fingerprint import (
     Difference,

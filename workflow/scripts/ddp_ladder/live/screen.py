@@ -18,7 +18,7 @@ from rich.text import Text
 from ddp_ladder.analysis.decisions import reference_series
 from ddp_ladder.common.formats import UNKNOWN, count, duration, percent, shortened, significant, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY
-from ddp_ladder.gates.verdict import outcome_line
+from ddp_ladder.gates.gate import outcome_line
 from ddp_ladder.live.status import MOST_NODES, ChainReader, ChainState, LadderState, Reader, RunState, ScaleState, busy
 from ddp_ladder.nodes.sampler import of_gpus
 from ddp_ladder.plan.plan import read_plan, unit_of
@@ -207,8 +207,7 @@ def _gate(state: LadderState, stage: str) -> Text:
     verdict = state.gates.get(stage)
     if verdict is None:
         return Text(f"gate {stage}: not judged yet")
-    words = "; ".join(filter(None, (outcome_line(verdict), verdict.judged_earlier(state.points))))
-    return Text(words, GOOD if verdict.is_open else BAD)
+    return Text(outcome_line(verdict), GOOD if verdict.is_open else BAD)
 
 
 def _scales(state: LadderState) -> Table:

@@ -15,9 +15,9 @@ from time import monotonic
 from typing import Literal, TypeVar
 
 from ddp_ladder.common.files import ChangedFiles, RunDirectory, read_as
+from ddp_ladder.gates.gate import Verdict, gate_files
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.nodes.sampler import last_sample, of_gpus
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan

@@ -22,10 +22,9 @@ from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Model, Positive, Several, Version1
-from ddp_ladder.gates.gate import judge
+from ddp_ladder.gates.gate import Verdict, judge
 from ddp_ladder.gates.interval import in_doubt
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.ledger.jobs import job_files, read_rows
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, changes, spec_changes
 from ddp_ladder.plan.plan import Hours, Plan, RunSpec, ScaleJob, chain_plan

@@ -112,6 +112,7 @@ class Document:
         return tuple(dict.fromkeys(blanks))
 
 
+LONGEST = 22  # characters of a name in a terminal
 MOST_ROWS = 24  # a longer table is closed at first, and not printed then
 
 
@@ -153,7 +154,14 @@ def csv_value(value: object) -> object:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-# --- A document as HTML and Markdown.
+# --- Plain text, and a document as HTML and Markdown.
+
+
+def plain(text: str) -> str:
+    """Return text with signs that every terminal has."""
+    for sign, plain_sign in ((formats.NARROW_SPACE, " "), (formats.DASH, "-"), ("“", '"'), ("”", '"')):
+        text = text.replace(sign, plain_sign)
+    return text
 
 
 def as_html(template: str, files: Mapping[str, str | bytes] | None = None, **values: Any) -> str:

@@ -15,8 +15,8 @@ from ddp_ladder.common.files import make_directory, write_atomically
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, SCALING_CSV, csv_row
+from ddp_ladder.gates.gate import Place
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.gates.verdict import Place
 from ddp_ladder.production.plan import keep_planned
 from ddp_ladder.report.centre import Centre, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
@@ -31,9 +31,8 @@ from ddp_ladder.report.plots import (
     throughput_figure,
 )
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
-from ddp_ladder.report.view import ReportView, tokens_in_words
+from ddp_ladder.report.view import LadderResults, ReportView, tokens_in_words
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 
@@ -160,8 +159,7 @@ def gate_lines(view: ReportView) -> Iterator[tuple[str, str, str, str]]:
         decided = next(iter((*doubts, *filter(None, [gate.reason]), *gate.failing, *reversed(met))), None)
         sane = gate.why or f"{count(gate.sane_runs, 'run')} passed every sanity check"
         word = f"{gate.verdict} (uncertain)" if doubts else gate.verdict
-        line = "; ".join(filter(None, (_in_a_line(decided) or sane, gate.judged_earlier(view.rungs))))
-        yield stage_name(stage), f"{gate.verdict}{' uncertain' * bool(doubts)}", word, line
+        yield stage_name(stage), f"{gate.verdict}{' uncertain' * bool(doubts)}", word, _in_a_line(decided) or sane
 
 
 def _in_a_line(item: Finding | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ddp_ladder.analysis.forecast import error_rows, forecast_line, planned_forecasts
+from ddp_ladder.analysis.prediction import error_rows, forecast_line, planned_forecasts
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, seconds, share, stage_name
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in

@@ -7,20 +7,18 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
-from ddp_ladder.analysis.prediction import outlooks
-from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, shortened, text_table
+from ddp_ladder.analysis.prediction import error_rows, outlooks, planned_forecasts
+from ddp_ladder.common.formats import full_stop, shortened, text_table
 from ddp_ladder.common.messages import columns as width
 from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.gates.figures import SPEEDUP, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, Column, columns
+from ddp_ladder.gates.gate import Verdict, closed_box
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
-from ddp_ladder.gates.verdict import Verdict, closed_box
 from ddp_ladder.ledger.jobs import terminal_lines
 from ddp_ladder.plan.plan import HourUnit
-from ddp_ladder.report.results import LadderResults
-from ddp_ladder.report.view import gate_words, headline, scale_names, scale_notes
+from ddp_ladder.report.document import LONGEST, plain
+from ddp_ladder.report.view import LadderResults, gate_words, headline, scale_names, scale_notes
 
-LONGEST = 22  # characters of a name
 OF_GPUS = HourUnit("GPU", None)
 OF_TOKENS = (TOKENS_PER_S.heading, TOKENS_PER_S_PER_GPU.heading)
 # Columns to leave out on a narrow terminal: they follow from scale and efficiency.
@@ -74,13 +72,6 @@ def terminal_table(
     if report is not None:
         lines += ["", f"report   {report / 'index.html'}", f"figures  {report / 'scaling.csv'}"]
     return plain("\n".join(lines))
-
-
-def plain(text: str) -> str:
-    """Return text with signs that every terminal has."""
-    for sign, plain_sign in ((NARROW_SPACE, " "), (DASH, "-"), ("“", '"'), ("”", '"')):
-        text = text.replace(sign, plain_sign)
-    return text
 
 
 def _cells(point: ScalePoint, gates: Mapping[str, Verdict]) -> dict[str, str]:

@@ -1,19 +1,24 @@
-"""What the report shows, computed once for its page, its Markdown and the proposal; the headline first. Pure."""
+"""The results of a ladder so far, and what the report shows of them, computed once for page, Markdown and proposal.
+
+A report is needed most after a failure, so a file that cannot be used becomes a warning in it: nothing raises on one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from ddp_ladder.analysis.comparison import Comparison, compare_variants
-from ddp_ladder.analysis.decisions import Decision, decide, reference_series, with_cost
+from ddp_ladder.analysis.decisions import Decision, Work, decide, reference_series, with_cost, with_flops, with_tokens
 from ddp_ladder.analysis.prediction import Prediction, outlooks
+from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, grouped, in_short, stage_name
+from ddp_ladder.common.messages import printable
 from ddp_ladder.gates.figures import (
     AGAINST_PLAIN,
     EFFICIENCY,
@@ -25,14 +30,155 @@ from ddp_ladder.gates.figures import (
     TOKENS_PER_S_PER_GPU,
     shares_of_rates,
 )
+from ddp_ladder.gates.gate import Place, Verdict, gate_files, judge
 from ddp_ladder.gates.interval import doubt_in_words
 from ddp_ladder.gates.points import WITNESSED, ScalePoint, other_processes
-from ddp_ladder.gates.verdict import Place, Verdict
+from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.ledger.jobs import JobRow
 from ddp_ladder.measuring import fingerprint
-from ddp_ladder.plan.plan import Plan
+from ddp_ladder.nodes.sampler import NodeDescription, read_machines
+from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.plan.short_runs import Fit, fit_of
+from ddp_ladder.preflight.result import BadNode, PreflightResult, bad_nodes, by_scale
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Fingerprint, Record
-from ddp_ladder.report.results import LadderResults
+from ddp_ladder.report.comparison import Comparison, compare_variants
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
+
+REPEATED = "start snakemake again: the record is assembled again, or the run is repeated"
+
+
+@dataclass(frozen=True)
+class LadderResults:
+    """The plan, records and gates of a report."""
+
+    plan: Plan
+    records: Mapping[str, Record]  # by RunSpec.name
+    gates: Mapping[str, Verdict]  # by stage
+    warnings: tuple[str, ...]
+    unread: int = 0  # records that exist but cannot be read or believed
+    preflights: Mapping[str, PreflightResult] = field(default_factory=dict)  # by scale
+    machines: Mapping[str, Sequence[NodeDescription]] = field(default_factory=dict)  # the nodes of each scale
+    jobs: tuple[JobRow, ...] = ()  # of results/accounting.csv
+    work: Work = field(default_factory=Work)  # the training whose cost is shown
+    begun: int = 0  # runs with files of a start, and without a record
+    directory: Path = Path("results")
+    fit: Fit | None = None  # the search that chose the batch
+    bad_nodes: tuple[BadNode, ...] = ()
+
+    @cached_property
+    def points(self) -> tuple[ScalePoint, ...]:
+        points = scale_points(self.plan.runs, self.records, self.plan.may_differ, self.plan.gates)
+        points = tuple(with_tokens(point, self.plan.units.tokens_per_sample) for point in points)
+        return with_flops(points, {scale: result.matrix_tflop_per_s for scale, result in self.preflights.items()})
+
+    @property
+    def counts(self) -> str:
+        """Return ``12 runs are planned: 9 ok, 2 failed, 1 not run``: each planned run is counted once."""
+        planned, records = len(self.plan.runs), self.records.values()
+        ok = sum(record.status == "ok" for record in records)
+        skipped = sum(record.job is None and record.status != "ok" for record in records)
+        known = {
+            "ok": ok,
+            "failed": len(records) - ok - skipped,
+            "not started on purpose": skipped,
+            "left out, without a usable record": self.unread,
+            "begun, without a record": self.begun,
+            "not run": planned - len(records) - self.unread - self.begun,
+        }
+        parts = ", ".join(f"{number:,} {name}" for name, number in known.items() if number)
+        return f"{count(planned, 'run')} {'is' if planned == 1 else 'are'} planned{': ' if parts else ''}{parts}"
+
+
+def read_results(results: Path, plan: Plan, warning: str = "", runs: RunRecords | None = None) -> LadderResults:
+    """Read the records that belong to ``plan``, and judge again the gates that have been judged.
+
+    warning: a further warning, which comes first.
+    """
+    runs = runs or RunRecords(results)
+    plan = as_made(plan, runs)
+    believed = believed_records(runs, plan.runs)
+    planned = {str(job.scale): job for job in plan.jobs}
+    preflights, preflight_warnings = by_scale(results, planned)
+    judged = [stage for stage in plan.stages if any(file.exists() for file in gate_files(results / "gates", stage))]
+    good = [record for record in believed.records.values() if record.status == "ok"]
+    return LadderResults(
+        plan,
+        believed.records,
+        {stage: judge(plan, stage, results, runs) for stage in judged},
+        (*filter(None, [warning]), *believed.warnings, *preflight_warnings, *_other_tokens(plan, good)),
+        believed.unread,
+        preflights,
+        {scale: nodes for scale, nodes in read_machines(results).items() if scale in planned},
+        work=Work.seen_in(good, plan.units.tokens_per_sample),
+        begun=believed.begun,
+        directory=results,
+        fit=fit_of(plan, results),
+        bad_nodes=bad_nodes(results),
+    )
+
+
+# --- Records.
+
+
+@dataclass(frozen=True)
+class Believed:
+    """The usable records, and the others in words."""
+
+    records: dict[str, Record]  # by RunSpec.name
+    warnings: tuple[str, ...]
+    unread: int  # records that exist but cannot be used
+    begun: int  # runs that have files but no record
+
+
+def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
+    """Read the records of all planned runs."""
+    records: dict[str, Record] = {}
+    unread: list[tuple[str, str]] = []  # what is wrong, and the path
+    begun: list[str] = []
+    for spec in planned:
+        directory = runs.directory(spec)
+        try:
+            records[spec.name] = runs.believed(spec)
+        except FileNotFoundError:
+            if kept := runs.kept(spec):
+                records[spec.name] = kept  # Snakemake deletes the records of a job that fails in the end
+            elif any(path.exists() for path in (directory.run, directory.ended, directory.ranks, directory.nodes)):
+                begun.append(spec.name)
+            # Otherwise it has not been run yet, as its row in the table shows.
+        except (OSError, ValueError) as error:
+            why = f"the record cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
+            path = str(directory.record)
+            unread.append((why.removeprefix(path).removeprefix(":").strip(), path))
+    # Those alike in one line: a page cannot hold thousands.
+    warnings = [f"{in_short(paths)}: {why}; left out. Next: {REPEATED}" for why, paths in grouped(unread).items()]
+    if begun:
+        again = "if nothing is running, start snakemake again, which repeats what was begun"
+        warnings.append(f"{count(len(begun), 'run')} begun, without a record: {in_short(begun)}. Next: {again}")
+    return Believed(
+        records,
+        (*runs.changes_of_rules(), *warnings, *_unplanned_records(runs.results / "runs", planned)),
+        len(unread),
+        len(begun),
+    )
+
+
+def _other_tokens(plan: Plan, records: Iterable[Record]) -> Iterator[str]:
+    """Yield a warning if samples had other lengths than the settings say; without padding, they may be shorter."""
+    said = plan.units.tokens_per_sample
+    seen = sorted({tokens for record in records if (tokens := record.fingerprint.tokens_per_sample)})
+    if said is not None and seen not in ([], [said]):
+        lengths = " or ".join(map(str, seen))
+        yield f"tokens/s are of workload.tokens_per_sample ({said}); input_ids had {lengths} tokens, padding included"
+
+
+def _unplanned_records(runs: Path, planned: Iterable[RunSpec]) -> Iterator[str]:
+    names = (printable(path.parent.relative_to(runs).as_posix()) for path in runs.glob("*/*/*/r*/record.json"))
+    if unplanned := sorted({*names} - {spec.name for spec in planned}):
+        yield f"{len(unplanned)} record(s) of runs that the plan does not have are left out: {in_short(unplanned)}"
+
+
+# --- What is shown.
+
 
 INTERVALS = (
     "95 % intervals over repeats, of one job on its nodes or, where several jobs measured a scale, of any job; one "
@@ -119,7 +265,7 @@ class ReportView:
     def comparison(self) -> Comparison | None:
         """Return the comparison of the variants; None if the plan has only one, or nothing has been measured."""
         several = len({point.variant for point in self.rungs}) > 1 and self.anything_measured
-        return compare_variants(self.plan, self.results.records, self.results.fit) if several else None
+        return compare_variants(self.plan, self.results.records) if several else None
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
@@ -339,7 +485,7 @@ def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline
         place = Place.of(reason)
         mode = f" {place.mode}" if len({point.mode for point in points}) > 1 else ""
         why = f"{place.scale}{mode} {reason.measured}, wanted {reason.wanted}"
-    text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}{_judged_earlier(gate, points)}"
+    text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
     evidence = reason.evidence if reason and not Place.of(reason).repeat else ()
     if before := [point for point in _furthest(points) if point.stage != gate.stage]:
         text += f" Before it, {_figures(before[0], unit)}."
@@ -368,11 +514,9 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
         text += f" Runs failed at {', '.join(dict.fromkeys(failed))}."
     if disturbed := other_processes(*last):
         text += f" Not measured alone: {full_stop(disturbed.in_words)}"
-    doubts = [(gate, item) for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
+    doubts = [item for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
     if doubts:
-        gate, item = doubts[0]
-        text += f" Decided on the estimate alone: {Place.of(item).scale} {full_stop(item.measured)}"
-        text += _judged_earlier(gate, points)
+        text += f" Decided on the estimate alone: {Place.of(doubts[0]).scale} {full_stop(doubts[0].measured)}"
     figures = [figure for point in last for figure in (point.of("efficiency"), point.rate) if figure]
     told = {doubt_in_words(doubt): doubt.next for figure in figures for doubt in figure.doubts}
     in_doubt = {words: advice for words, advice in told.items() if words not in text}
@@ -382,10 +526,6 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
     is_unlike = any(point.status in ("check", "not comparable") for point in last)
     kind: Kind = "doubtful" if doubts or disturbed or in_doubt or is_unlike else "reached"
     return Headline(kind, text, steps[0] if steps else None)
-
-
-def _judged_earlier(gate: Verdict, points: Sequence[ScalePoint]) -> str:
-    return f" This was {earlier}." if (earlier := gate.judged_earlier(points)) else ""
 
 
 def _stage(stage: str, points: Sequence[ScalePoint]) -> str:
