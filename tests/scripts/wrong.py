@@ -3,7 +3,6 @@
 import os
 import sys
 from datetime import timedelta
-from itertools import islice
 
 import torch
 import torch.distributed as dist
@@ -105,8 +104,6 @@ def main(how, epochs):
     for epoch in range(epochs):
         if sampler is not None and not how.startswith("no set_epoch"):
             sampler.set_epoch(0 if how == "one epoch for all" else epoch)
-        if how == "begun anew":  # as after an out-of-memory, with half of the batch
-            train(islice(DataLoader(data, batch_size=16, sampler=sampler), 5), how, rank, model, optimizer)
         train(loader, how, rank, model, optimizer)
     if how == "saves on rank 0" and rank == 0:
         save()

@@ -124,13 +124,6 @@ def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(here: Here) -> 
     assert "Root Cause (first observed failure)" in directory.log.read_text()
 
 
-def test_a_relative_path_is_shown_with_the_directory_that_the_script_had_changed_to(here: Here) -> None:
-    script = "import os\nos.mkdir('own')\nos.chdir('own')\nopen('data.txt')\n"
-    failure = failure_of(here.run(script, "1x1", launcher="python", directory=str(here.path)))
-    assert failure.verdict == "a file is missing"
-    assert failure.why == f"rank 0 has no data.txt in {here.path}/own"
-
-
 def test_a_script_that_deletes_its_run_directory_is_told_so(here: Here) -> None:
     script = "import os, shutil\nshutil.rmtree(os.environ['DDP_LADDER_RUN'].rpartition('/')[0])\n"
     failure = failure_of(here.run(script, "1x1", launcher="python"))

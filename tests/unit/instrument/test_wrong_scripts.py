@@ -158,7 +158,6 @@ MEANT = {  # epochs, remark
     "no set_epoch, in buckets": (2, ""),  # a sampler that may order by itself
     "own stream": (1, ""),
     "no set_epoch": (1, ""),
-    "begun anew": (1, "a step of rank 0 had 16 samples at first, and 8 from step 6 on"),
     "own seeds": (1, "the sampler (RandomSampler) does not divide the data between the ranks"),
 }
 
