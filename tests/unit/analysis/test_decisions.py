@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.analysis.decisions import Decision, Work, decide
+from ddp_ladder.analysis.decisions import Decision, Work, decide, with_cost
 from ddp_ladder.common.formats import NARROW_SPACE, significant
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.gates.gate import performance
@@ -18,6 +18,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.live import screen
 from ddp_ladder.live.status import LadderState, ScaleState
+from ddp_ladder.plan.plan import Units
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import (
     FASTER,
@@ -30,7 +31,7 @@ from ddp_ladder.report.comparison import (
 )
 from ddp_ladder.report.document import as_markdown, in_words
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, milestone_table, time_to_solution
-from ddp_ladder.report.page import markdown_document, recommendations
+from ddp_ladder.report.page import recommendations
 from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.view import ReportView
 from hypothesis import HealthCheck, given, settings
@@ -134,6 +135,39 @@ def test_all_of_a_run_takes_no_less_than_its_steps() -> None:
     assert point["wall_hours_to_solution"] == pytest.approx(25 * 1100 / 1090 + 4.2 / 3600)
 
 
+# --- Cost
+
+
+def priced(work: Work, joules: float | None = 7.2) -> ScalePoint:
+    """2x4 at 6,500 samples/s."""
+    specs = make_specs(["1x1", "2x4"])
+    records = [make_record(spec, repeated(1000.0 if spec.gpus == 1 else 6500.0, spec)) for spec in specs]
+    _, point = scale_points(specs, records_by_name(records))
+    (priced_point,) = with_cost([point.having({"energy_j_per_sample": joules})], work, Units())
+    return priced_point
+
+
+@pytest.mark.parametrize("work", [Work(90, None, 50_000), Work(None, 4_500_000), Work(3, 4_500_000, 50_000)])
+def test_a_whole_training(work: Work) -> None:
+    point = priced(work)
+    assert point["hours_to_solution"] == pytest.approx(4_500_000 / 6500 / 3600)
+    assert point.of("hours_to_solution").high == pytest.approx(4_500_000 / point.of("samples_per_s").low / 3600)
+    assert point.of("hours_to_solution").low < point["hours_to_solution"]
+    assert point["gpu_hours_to_solution"] == pytest.approx(8 * 4_500_000 / 6500 / 3600)
+    assert point["energy_kwh_to_solution"] == pytest.approx(9)
+    # Start-up, and the time of all steps and what is between them, which is 1 / 0.9 of that of the steps here.
+    assert point["wall_hours_to_solution"] == pytest.approx((4.2 + 4_500_000 / (0.9 * 6500)) / 3600)
+
+
+def test_what_is_not_known_stays_unknown() -> None:
+    point = priced(Work(epochs=90), joules=None)
+    assert (point["hours_to_solution"], point["energy_kwh_to_solution"]) == (None, None)
+    assert "set report.samples" in Work(epochs=90).missing
+    assert Work().missing == Work(90, None, 10).missing == Work(90, 5).missing == ""
+    empty = ScalePoint("default", "weak", "stage2", 1, 2, 2, 64, 128, 0)
+    assert with_cost([empty], Work(90, None, 10), Units()) == (empty,)
+
+
 # --- All who word it
 
 
@@ -154,12 +188,6 @@ def of_page(view: ReportView) -> dict[str, Asked]:
     texts = [text for lead, text in recommendations(view) if lead == "Recommended"]
     found = [re.match(r"(\S+)(?: (\w+) \w+)? \((.*)", text) for text in texts]
     return {its[2] or view.decisions[0].mode: Asked(its[1], "is uncertain: " not in its[3]) for its in found}
-
-
-def of_markdown(view: ReportView) -> dict[str, Asked]:
-    said = as_markdown(markdown_document(view, ()))
-    found = re.findall(r"Recommended\W+(\S+)(?: (\w+) \w+)? \((.*)", said)
-    return {mode or view.decisions[0].mode: Asked(scale, "is uncertain: " not in why) for scale, mode, why in found}
 
 
 def of_proposal(view: ReportView) -> dict[str, Asked]:
@@ -213,7 +241,7 @@ def ladders(draw: st.DrawFn) -> ReportView:
 def test_all_readers_say_the_same(view: ReportView) -> None:
     chosen = {each.mode: (each, each.recommended) for each in view.decisions if each.recommended}
     truth = {mode: Asked(str(point.scale), not each.doubt) for mode, (each, point) in chosen.items()}
-    assert of_page(view) == of_markdown(view) == of_proposal(view) == of_words(view) == truth
+    assert of_page(view) == of_proposal(view) == of_words(view) == truth
     for headings, gpus_count in ((EUROHPC, False), (SWISS_AI, True)):
         rows, cheapest = of_table(view, headings), of_table(view, headings, "cheapest")
         assert {mode: replace(each, hours=None) for mode, each in rows.items()} == truth

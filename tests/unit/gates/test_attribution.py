@@ -302,20 +302,14 @@ def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind
     assert ("change it (measured so) (at most" in found.next) == is_quoted
 
 
-def test_a_setting_that_slows_every_run_is_named_before_what_it_may_have_caused() -> None:
-    slow = {"slow_settings": ["TORCH_DISTRIBUTED_DEBUG=DETAIL"]}
-    first = run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=slow)
-    _, found = attributed([*first, *run_of("1x4", 0.1, *CAUSES["communication"], fingerprint=slow)])
-    assert found.changes[0].what == f"{REMOVE}: TORCH_DISTRIBUTED_DEBUG=DETAIL"  # what it does is in the remarks
-
-
 @pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"])
-def test_what_disables_a_route_of_nccl_is_named_on_a_site_with_infiniband(name: str) -> None:
+def test_a_setting_that_slows_every_run_is_named_first_where_it_may(name: str) -> None:
     slow = {"slow_settings": [f"{name}=1"]}
     alone = run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=slow)
     records = [*alone, *run_of("1x4", 0.1, *CAUSES["communication"], fingerprint=slow)]
     on_gpus = [each.model_copy(update={"spec": each.spec.replace(device="cuda")}) for each in records]
     first, *_, point = points(on_gpus)
+    """Before what it may have caused; what it does is in the remarks. Routes of NCCL: on a site with InfiniBand."""
     with_ib, without = attribution(point, first, transport="ib"), attribution(point, first)
     assert with_ib.changes[0].what == f"{REMOVE}: {name}=1"
     assert name not in without.next

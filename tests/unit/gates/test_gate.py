@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import run_scale
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import runs_to_do
@@ -19,6 +20,7 @@ from ddp_ladder.gates.gate import Place, Verdict, closed_box, closed_variants, j
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import Failure, write_record
+from ddp_ladder.report.view import read_results
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
@@ -200,6 +202,35 @@ def test_records_from_before_a_change_of_the_configuration(ladder: Ladder) -> No
     plan = make_plan_of(make_specs(("1x1", "1x2"), repeats=2, env={"NCCL_ALGO": "Ring"}))
     verdict = assert_closed(replace(ladder, plan=plan), *(run.name for run in plan.runs))
     assert "the configuration has changed" in verdict.reason.measured
+
+
+SPOILT_SINCE: dict[str, Mutation] = {
+    "a run that failed": lambda run: [FAILED["exit code of a rank"](run), reassemble(run)],
+    "a run that was deleted": lambda run: shutil.rmtree(run.path),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT_SINCE)
+def test_a_gate_that_is_not_true_now_starts_no_stage(
+    ladder: Ladder, spoil: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does the report take it for what it says."""
+    for stage in ladder.plan.stages:
+        write_verdict(ladder.judge(stage), ladder.gates)
+    SPOILT_SINCE[spoil](ladder.run())
+    run, plan = ladder.run("default/weak/2x1/r1").run, ladder.results / "plan.json"
+    before = run.stat()
+    assert run_scale.main(["--plan", str(plan), "--scale", "2x1"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"{ladder.gates}/stage2.json: the gate of stage2 is closed")
+    assert "  next " in told
+    assert run.stat() == before
+    assert not read_results(ladder.results, ladder.plan).gates["stage2"].is_open
+
+
+def test_a_missing_gate_starts_no_stage(ladder: Ladder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_scale.main(["--plan", str(ladder.results / "plan.json"), "--scale", "2x1"]) == 1
+    assert "there is no evidence of an open gate" in capsys.readouterr().err
 
 
 # ---- Thresholds. ----

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import compare
+import pandas as pd
 import pytest
+from ddp_ladder.common.files import write_json
+from ddp_ladder.common.messages import MOST_COLUMNS
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import (
@@ -22,8 +28,12 @@ from ddp_ladder.report.comparison import (
     compare_variants,
     paired,
     sentences,
+    terminal_text,
 )
+from ddp_ladder.report.page import write_report
 from make_records import make_failed_record, make_plan_of, make_record, make_spec, records_by_name
+from make_results import make_results
+from make_runs import write_run
 
 DRIFT = {1: 0.9, 2: 1.0, 3: 1.2, 4: 1.05, 5: 0.97}
 WOBBLE = {1: 0.001, 2: -0.001, 3: 0.0005, 4: -0.0007, 5: 0.0002}  # of a variant beside the default
@@ -175,37 +185,56 @@ def test_what_a_variant_changes_and_what_is_not_alike_is_named() -> None:
     assert "batch_per_gpu 128 (reference: 64)" in found.unlike
 
 
-# How often intervals and verdicts hold
-
-TRUE, LADDERS = 1.1, 2000
-
-
-def ladders(
-    repeats: int, drift: float, within: float, variants: int = 1, ratio: float = TRUE, seed: int = 7
-) -> tuple[np.ndarray, np.ndarray]:
-    """Throughputs of a default, shape (LADDERS, repeats), and of variants, shape (LADDERS, variants, repeats).
-
-    drift: relative noise that the runs of one repeat share. within: noise of each run.
-    """
-    generator = np.random.default_rng(seed)
-    shared = 1000 * generator.lognormal(0, drift, (LADDERS, 1, repeats))
-    runs = shared * generator.lognormal(0, within, (LADDERS, 1 + variants, repeats))
-    return runs[:, 0], ratio * runs[:, 1:]
-
-
-@pytest.mark.parametrize(
-    ("repeats", "drift", "within"), [(2, 0.1, 0.01), (3, 0.1, 0.01), (3, 0.0, 0.03), (10, 0.1, 0.01)]
-)
-def test_the_interval_of_pairs_holds_the_truth_as_often_as_it_says(repeats: int, drift: float, within: float) -> None:
-    default, variants = ladders(repeats, drift, within)
-    found = [paired(here, there) for here, there in zip(variants[:, 0], default, strict=True)]
-    held = [one.low <= TRUE <= one.high for one in found if one.low is not None and one.high is not None]
-    assert len(held) == LADDERS if repeats > 2 else len(held) > 0.9 * LADDERS  # wider than a factor of 4: not known
-    assert 0.93 <= np.mean(held) <= 0.97
-
-
 def test_one_repeat_gives_a_ratio_and_no_interval() -> None:
     one = paired([1100.0], [1000.0])
     assert one.value == pytest.approx(1.1)
     assert (one.low, one.high, chance(one)) == (None, None, None)
     assert beyond_chance([one, None]) == (False, False)
+
+
+# What `compare` prints and writes, and the report's section.
+
+HOSTILE = "<script>alert('x')</script>|`$"
+
+
+def test_the_verdict_comes_first_then_a_narrow_table_then_the_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, specs = tmp_path / "results", specs_of(["default", "fast", "slow"], scales=["1x1"])
+    write_json(results / "plan.json", make_plan_of(specs).to_json())
+    for spec in specs:
+        write_run(results, spec, rate(spec))
+    assert compare.main(["--results", str(results), "--warning", "old settings"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("At 1x1 weak, faster than default: fast 1.10")
+    assert printed.err == "warning: old settings\n"
+    assert re.search(r"^1x1 weak +fast +1\.10\d +\[1\.\d+-1\.\d+\] +\d+ +[-\d].* +faster$", printed.out, re.MULTILINE)
+    assert re.search(r"^1x1 weak +default +1 +\d+ +[-\d].* +reference$", printed.out, re.MULTILINE)
+    shown = [line for line in printed.out.splitlines() if not line.startswith("written")]
+    assert max(map(len, shown)) <= MOST_COLUMNS
+    assert printed.out.endswith(f"\nwritten  {results}/report/comparison.csv\n")
+    table = pd.read_csv(results / "report/comparison.csv").set_index("variant")
+    assert table["found"].to_dict() == {"fast": "faster", "default": "reference", "slow": "slower"}
+    assert table["ratio"]["slow"] == pytest.approx(0.6, rel=0.01)
+    assert (table["ratio_low"] < table["ratio"]).sum() == 2
+    assert set(table["batch"]) == {"64 of 64"}
+    assert table["memory_headroom_fraction"].between(0.5, 1).all()
+
+
+def test_twenty_variants_with_long_names_fit_the_terminal_and_one_table_of_the_page(tmp_path: Path) -> None:
+    variants = ["default", *(f"a-variant-with-a-very-long-name-{k}" for k in range(18)), "fast"]
+    specs = specs_of(variants, scales=["1x1", "1x2", "2x2"])
+    failing, good = (make_failed_record(specs[0], HOSTILE, HOSTILE), records_of(specs))
+    records = {s.name: failing.replace(spec=s) if s.variant == variants[3] else good[s.name] for s in specs}
+    found = make_results([*records.values()])
+    text = terminal_text(compare_variants(found.plan, found.records), Path("comparison.csv"))
+    assert max(map(len, text.splitlines())) <= MOST_COLUMNS
+    write_report(replace(found, directory=tmp_path))
+    page = (tmp_path / "report/index.html").read_text()
+    assert page.count('<h2 id="variants">') == 1
+    assert HOSTILE not in page
+    rows = page.partition('<table class="comparison')[2].partition("</table>")[0]
+    assert rows.count("<tr>") == 61
+    assert re.search("1x1 weak</th>\\s*<td[^>]*>fast<", rows)
+    assert HOSTILE not in (tmp_path / "report/scaling.md").read_text()
+    assert len(pd.read_csv(tmp_path / "report/comparison.csv")) == 60

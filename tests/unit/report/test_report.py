@@ -20,18 +20,15 @@ import pytest
 from ddp_ladder.analysis.decisions import Work
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.findings import Finding, remark
-from ddp_ladder.gates import figures
-from ddp_ladder.gates.figures import SCALING_CSV, Column, Figure, Table
+from ddp_ladder.gates.figures import SCALING_CSV
 from ddp_ladder.gates.gate import Verdict
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.plan.short_runs import Fit, Trial, workload_key
 from ddp_ladder.records.record import Evidence, Failure, Record
-from ddp_ladder.report import page
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import growth
-from ddp_ladder.report.terminal import terminal_table
 from ddp_ladder.report.view import LadderResults, ReportView, headline, read_results
 from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
@@ -484,45 +481,6 @@ def test_a_ladder_that_starts_above_one_gpu_is_not_compared_with_one(tmp_path: P
     assert "Speed-up and efficiency are against 1x2, where the ladder starts, of the same mode and variant" in shown
     assert "the ideal step: the time of 1x2 for as many samples per rank" in shown
     assert "At 2x4, against 1x2, " in files["proposal.md"]
-
-
-# A new figure
-
-
-def report_of(directory: Path) -> dict[str, str]:
-    """The text files of a report, and the table in the terminal."""
-    results = found(make_specs(["1x1", "1x2"]))
-    return {**written(directory, results), "terminal": terminal_table(results.points, {})}
-
-
-def blocks(run: Record) -> float | None:
-    return float(len(run.throughput.blocks_samples_per_s)) if run.throughput else None
-
-
-def test_a_new_figure_is_shown_as_its_row_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    places: tuple[Table, ...] = ("csv", "page", "terminal", "runs")
-    column = Column("blocks", "number of blocks", "in all", lambda value: f"<{value:.3f}>", places, of_run=blocks)
-    new = Figure("blocks, counted", "1", "how many blocks there are", (column,))
-    before = report_of(tmp_path / "before")
-    monkeypatch.setattr(figures, "FIGURES", (*figures.FIGURES, new))
-    monkeypatch.setattr(page, "SCALING_CSV", (*SCALING_CSV, "blocks"))
-    after = report_of(tmp_path / "after")
-    count = blocks(make_record(make_specs(["1x1"])[0]))
-    assert count is not None
-    frame = pd.read_csv(tmp_path / "after/report/scaling.csv")
-    assert list(frame.columns)[-1] == "blocks"
-    assert frame["blocks"].tolist() == [count, count]
-    scales, runs, shown = 2, 6, f"&lt;{count:.3f}&gt;"
-    for name, head, value, cells in (
-        ("index.html", 'number of blocks<span class="range">(in all)', shown, scales + runs),
-        ("scaling.md", "| number of blocks (in all) |", f"| {shown} |", scales + runs),
-        ("terminal", "number of blocks", f"<{count:.3f}>", scales),
-    ):
-        assert head in after[name]
-        assert after[name].count(value) == cells
-        assert before[name].count(value) == 0
-    for name in ("index.html", "scaling.md"):
-        assert re.search(r"blocks, counted\W.*\W1\W.*how many blocks there are", after[name], re.DOTALL)
 
 
 def test_a_doubt_stands_wherever_the_figure_is_used(tmp_path: Path) -> None:
