@@ -170,7 +170,8 @@ def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) 
     assert ran.verdict.is_open
     in_line = "DistributedSampler(dataset) in place of shuffle=True" in outcome_line(ran.verdict)
     assert in_line == (how == "own seeds")
-    said = [remark.measured for remark in ran.record.remarks]
+    # A busy machine may hold up a rank.
+    said = [remark.measured for remark in ran.record.remarks if remark.kind != "one rank alone"]
     assert bool(said) == bool(wanted)
     assert any(wanted in what for what in said) or not wanted
     shown = [finding.measured for finding in ran.verdict.judged if finding.ok]

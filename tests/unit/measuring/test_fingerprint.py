@@ -252,8 +252,3 @@ def test_not_as_much_training(name: str) -> None:
     one, other = APART[name]
     for pair in ((one, other), (other, one)):
         assert [difference.field for difference in all_differences(*pair)] == ["steps"]
-
-
-def test_both_numbers_are_named() -> None:
-    here, there = did("1x1", 320, passes=10), did("1x2", 16, passes=1)
-    assert differences(here, there) == ("steps: 320 (20,480 samples) at 1x1, 16 (2,048 samples) at 1x2",)

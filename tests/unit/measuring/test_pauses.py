@@ -131,25 +131,6 @@ def test_ranks_that_wait_in_no_step_are_held_up_too(run: RunDirectory, kind: str
     assert "rank 0 validates 27.5 s of each 100 s while the others wait" in record.remarks[0].measured
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_steps_get_back_what_they_would_have_been_alone(tmp_path: Path, seed: int) -> None:
-    """Any rank validates alone before any step, or all of them do; the steps and the clocks differ."""
-    random = np.random.default_rng(seed)
-    world = int(random.integers(2, 5))
-    run = write_run(tmp_path, make_spec(f"1x{world}"))
-    own_s = random.uniform(0.01, 0.2, STEPS)
-    spans = {int(k): float(random.exponential(0.5)) for k in random.integers(2, STEPS + 1, 12)}
-    who = {k: [*range(world)] if random.random() < 0.3 else [int(random.integers(world))] for k in spans}
-    for rank in range(world):
-        waits_s = [0.0 if rank in who.get(k, [rank]) else spans[k] for k in range(1, STEPS + 1)]
-        pauses = {k: ("validation", span_s) for k, span_s in spans.items() if rank in who[k]}
-        offset_s = float(random.uniform(-1e4, 1e4))
-        write_loop(run, rank, steps_s=(own_s + waits_s).tolist(), pauses=pauses, offset_s=offset_s)
-    raw, _ = without_waits(read_raw_run(run))
-    for files in raw.ranks.values():
-        assert files.steps.step_time_s == pytest.approx(own_s, abs=0.006)  # shorter spans are not compared
-
-
 # Uneven inputs
 
 

@@ -140,15 +140,6 @@ def test_a_long_run_of_which_an_earlier_version_counted_steps_twice_is_measured_
     assert plan.runs[0] in [run for missing in to_do for run in missing]
 
 
-def test_of_a_long_run_the_rows_that_the_log_does_not_have_stay(
-    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = RunDirectory(tmp_path / "results" / "runs" / plan.runs[0].name)
-    write_log(directory, 0, cut_at=20)
-    let_the_rules_change(monkeypatch)
-    assert assemble(directory).ranks[0].samples == 19 * TRAINED + (41 * TRAINED + 11 * 16)
-
-
 def test_each_attempt_of_a_run_has_figures_of_its_own(
     tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

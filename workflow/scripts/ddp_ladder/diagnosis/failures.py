@@ -254,32 +254,20 @@ def lost_daemon(case: Case) -> Failure | None:
     )
 
 
-def lost_srun(case: Case) -> Failure | None:
-    """Return the failure of a run whose srun was ended by a signal that the job did not send."""
+def lost_starter(case: Case) -> Failure | None:
+    """Return the failure of a run whose srun, or without Slurm an agent, a signal ended that the job did not send."""
     ended = case.raw.ended
-    if ended is None or ended.srun_signal is None or case.own_at_s < (ended.found_at_s or 0.0):
-        return None
-    return Failure(
-        verdict="srun was killed",
-        why=f"the run's srun on {ended.host} was ended by {ended.srun_signal}; its job step was then ended",
-        next=signal_advice(ended.srun_signal, ended.host)[1],
-        node=ended.host,
-        at_s=ended.found_at_s,
-    )
-
-
-def lost_agent(case: Case) -> Failure | None:
-    """Return the failure of a run of which an agent was ended by a signal, as its job saw it; on Slurm srun tells."""
-    ended = case.raw.ended
-    if ended is None or ended.agent_signal is None or case.own_at_s < (ended.found_at_s or 0.0):
+    signal = None if ended is None else ended.srun_signal or ended.agent_signal
+    if ended is None or signal is None or case.own_at_s < (ended.found_at_s or 0.0):
         return None
     silent = [str(agent) for agent in case.raw.run.all_agents if agent not in case.raw.agents]
+    of_srun = f"the run's srun on {ended.host} was ended by {signal}; its job step was then ended"
+    of_agent = f"the agent of {in_short(silent, NAMED)} ({ended.host}) was ended by {signal}, and the processes that "
     return Failure(
-        kind=kind_of_signal(ended.agent_signal),
-        verdict="an agent was killed",
-        why=f"the agent of {in_short(silent, NAMED)} ({ended.host}) was ended by {ended.agent_signal}, and the "
-        "processes that it had started with it",
-        next=signal_advice(ended.agent_signal, ended.host)[1],
+        kind=None if ended.srun_signal else kind_of_signal(signal),
+        verdict="srun was killed" if ended.srun_signal else "an agent was killed",
+        why=of_srun if ended.srun_signal else f"{of_agent}it had started with it",
+        next=signal_advice(signal, ended.host)[1],
         node=ended.host,
         at_s=ended.found_at_s,
     )
@@ -515,8 +503,7 @@ ROWS: tuple[Explanation, ...] = (
     ended_by_scheduler,
     silent_agent,  # the ladder ended these on purpose
     lost_daemon,
-    lost_srun,
-    lost_agent,
+    lost_starter,
     ended_from_outside,
     hung,
     # Ranks that died or left, before the time limit that the others then reached.

@@ -20,15 +20,13 @@ from ddp_ladder_instrument.testimony import CLOSURE, MIXED, NO_TENSORS, ROWS
 
 from ddp_ladder.common.files import read_json, readable
 from ddp_ladder.common.formats import count, in_short
-from ddp_ladder.common.model import Count, Duration, Model, Name, Several, Version1
+from ddp_ladder.common.model import Count, Duration, Name, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.plan.short_runs import WitnessRun, has_witness, script_digest, witness_key, witness_runs
 from ddp_ladder.records.raw_models import (
     DrawingPlace,
-    Flops,
     Job,
     RankEnd,
-    Tokens,
     Witnessed,
     WitnessedPlace,
     WitnessStatus,
@@ -37,20 +35,16 @@ from ddp_ladder.records.steps import Steps
 from ddp_ladder.settings.terms import Scale
 
 
-class Witness(Model):
+class Witness(Witnessed):
     """A witness run."""
 
     key: str  # of what decides its result: plan.witness.witness_key
     variant: Name
     scale: str
     status: WitnessStatus
-    why: str = ""  # empty if it is witnessed
     steps: Count = 0  # of the training
     took_s: Duration
     torch: str | None = None  # version
-    places: Several[WitnessedPlace] = ()
-    flops: Flops | None = None  # of a sample
-    tokens: Tokens | None = None
     doubts: Mapping[str, Count] = {}
     not_followed: Mapping[str, Count] = {}
     retrained: Count = 0  # batches that an earlier step had trained on
