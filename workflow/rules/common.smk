@@ -48,7 +48,7 @@ from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_term
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.checks import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
-from ddp_ladder.settings.load import CLUSTER, WITHOUT_TRAINING, module_sources, moved, needed, read_sources
+from ddp_ladder.settings.load import CLUSTER, OF_NO_SITE, WITHOUT_TRAINING, module_sources, moved, read_sources
 
 if workflow.is_main_process and sys.stdout.isatty():
     os.environ[BEHIND_PIPE] = str(columns())
@@ -153,9 +153,7 @@ def force(files, after):
 
 
 def reported():
-    """Return the options of report.py that name what it shows: an archive, or the results here."""
-    if sources.archive:
-        return [f"--archive={sources.archive}"]
+    """Return the options of report.py that name what it shows."""
     # The results may belong to earlier settings.
     return [f"--plan={ladder.results}/plan.json", f"--warning={ladder.changes_since_plan}"]
 
@@ -216,7 +214,7 @@ try:
         workflow.modifier.path_modifier = PathModifier(None, None, workflow)
     else:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
-    ladder = Ladder.of((sources if is_module else needed(sources, sys.argv[1:])).load())
+    ladder = Ladder.of((OF_NO_SITE if "new_site" in sys.argv[1:] and not is_module else sources).load())
     report_options = ladder.report_options(sources.centre)
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))

@@ -71,10 +71,9 @@ rule scaling_report:
 
 
 rule report:
-    """Write the report of the results so far, or of --config archive=FILE; runs nothing else."""
+    """Write the report of the results so far; runs nothing else."""
     log:
-        # An archive has nothing to do with the results here.
-        ".snakemake/log/report.log" if sources.archive else f"{ladder.results}/logs/report.log",
+        f"{ladder.results}/logs/report.log",
     localrule: True
     conda:
         "../envs/workflow.yaml"

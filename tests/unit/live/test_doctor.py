@@ -85,12 +85,6 @@ def test_wrong_settings_are_failures_of_the_list(tmp_path: Path) -> None:
     assert "all else" in listing(sections)
 
 
-# Versions
-
-
-# Files
-
-
 # Training software
 
 
@@ -137,20 +131,6 @@ def test_torch_is_imported_under_the_variables_of_a_run(tmp_path: Path) -> None:
     torch = only(list(site_python(spec, settings.site, os.environ)), "torch").measured
     assert "cannot import torch: ValueError: Invalid log settings: x, must be y y" in torch
     assert len(torch) < 500
-
-
-# Network
-
-
-@pytest.mark.parametrize(
-    ("interface", "wanted"),
-    [("auto", "pass"), ("eth0", "pass"), ("ib0", "not checked"), ({"node1": "eth0", "node2": "ib0"}, "not checked")],
-)
-def test_interfaces(interface: Any, wanted: str) -> None:
-    site = SHIPPED.site.replace(network=SHIPPED.site.network.replace(interface=interface))
-    finding = checks.interface(site, ("eth0", "lo"))
-    assert outcome(finding) == wanted
-    assert finding.next or wanted == "pass"
 
 
 # Slurm, on captured output (tests/unit/slurm_output)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ddp_ladder.common.files import write_json
-from ddp_ladder.live.screen import View
+from ddp_ladder.live.screen import reader
 from ddp_ladder.production.chain import write_chain
 from ddp_ladder.production.slower import TABLE, Window, append_row, row_of
 from ddp_ladder.slurm.lock import Holder
@@ -53,7 +53,7 @@ def start_chain(results: Path) -> Path:
 
 def test_a_production_is_shown_above_its_ladder(tmp_path: Path) -> None:
     start_chain(tmp_path)
-    text = on_one_line(View(tmp_path).read().picture, 80)
+    text = on_one_line(reader(tmp_path)().picture, 80)
     for part in (
         "production at 1x2: workflow/workloads/mnist.py",
         "link 2 step 656, 930 samples/s (93 % of the ladder's)",  # the mean of the last minute
@@ -70,10 +70,10 @@ def test_a_production_is_shown_above_its_ladder(tmp_path: Path) -> None:
 
 def test_a_link_whose_lock_is_gone_has_failed(tmp_path: Path) -> None:
     directory = start_chain(tmp_path)
-    view = View(tmp_path)
-    assert not view.read().is_over
+    read = reader(tmp_path)
+    assert not read().is_over
     (directory / "jobs/1x2.lock1").unlink()
-    seen = view.read()
+    seen = read()
     assert seen.is_over
     assert seen.chain
     assert [link.end for link in seen.chain.links] == ["saved", "failed"]

@@ -8,10 +8,8 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings.load import (
     CLUSTER,
     CONFIG,
-    OF_NO_SITE,
     Sources,
     module_sources,
-    needed,
     read_sources,
 )
 
@@ -74,11 +72,3 @@ def test_the_config_of_a_module() -> None:
     workload = {"workload": {"script": "train.py"}}
     assert module_sources(workload) == Sources(None, CLUSTER, workload)
     assert module_sources({"experiment": "e.yaml", **workload}) == Sources(Path("e.yaml"), CLUSTER, workload)
-
-
-def test_an_archive_is_shown_without_the_settings_here_and_nothing_else_is_done_with_it() -> None:
-    sources = read_sources([], {"archive": "~/a.zip", "experiment": "none.yaml"})
-    assert sources.archive == Path.home() / "a.zip"
-    assert needed(sources, ["report"]) is OF_NO_SITE
-    with pytest.raises(UserError, match="nothing is run"):
-        needed(sources, ["all"])

@@ -369,7 +369,7 @@ README = """# A scaling ladder on {site}
 Measured with ddp-ladder, archived on {made_on} by version {version}. Open `report/index.html` in a browser. The same
 report, written again from the records, without the cluster or its settings:
 
-    snakemake report --config archive=FILE.zip
+    python workflow/scripts/report.py --archive FILE.zip
     python workflow/scripts/history.py FILE.zip OTHER.zip    # beside other dates, sites or software
 {note}
 | file | what it is |

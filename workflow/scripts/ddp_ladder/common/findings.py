@@ -36,7 +36,7 @@ PreflightKind = Literal["node", "link", "network", "software", "settings", "caus
 DoctorKind = Literal[
     "ddp-ladder", "Python", "snakemake", "executor-plugin-slurm", "settings", "all else", "experiment", "site",
     "results", "disk space", "shared directory", "workload", "data", "environment", "training Python", "torch",
-    "container engine", "container image", "variables", "interface", "launcher", "controller", "nodes",
+    "container engine", "container image", "variables", "launcher", "controller", "nodes",
     "architecture", "jobs", "start",
 ]  # fmt: skip
 GateKind = Literal[

@@ -43,7 +43,7 @@ from ddp_ladder.common.files import (
 from ddp_ladder.common.findings import DoctorKind, Finding, Severity, deciding
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError, columns, fitted, notify, printable
-from ddp_ladder.node.launch import addresses, is_module
+from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS, Accelerator
@@ -321,18 +321,7 @@ def _network(ladder: Ladder) -> list[Finding]:
         "variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name, none that slows down"
     )
     doubts = [mistake(problem, "variables", "warning") for problem in check_variables(ladder.settings, os.environ)]
-    return [interface(ladder.settings.site, sorted(addresses())), *(doubts or [known])]
-
-
-def interface(site: Site, own: Collection[str]) -> Finding:
-    """Check network.interface. own: names of this machine's interfaces; the nodes of a cluster may have others."""
-    wanted = site.network.interface
-    names = {wanted} if isinstance(wanted, str) else set(wanted.values())
-    if missing := sorted(names - {"auto"} - set(own)):
-        text = f"{site.file}: network.interface: this machine has no {', '.join(missing)}; it has {', '.join(own)}"
-        look = "look at a compute node: srun ip -brief address; auto takes each node's route to the first one"
-        return not_passed("unknown", "interface", text, look)
-    return passed("interface", ", ".join(sorted(names)))
+    return doubts or [known]
 
 
 def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:

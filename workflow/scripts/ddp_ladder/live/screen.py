@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ GOOD, BAD, BUSY, WAITS, PLAIN = "green", "bold red", "bold cyan", "yellow", ""
 def show_once(results: Path) -> None:
     """Print one picture. Raises UserError without a plan."""
     read_plan(results / "plan.json")
-    Console(highlight=False).print(View(results).read().picture)
+    Console(highlight=False).print(reader(results)().picture)
 
 
 def watch(results: Path) -> None:
@@ -48,9 +48,9 @@ def watch(results: Path) -> None:
 
     Opened before a start, while runs are to be measured, the view waits for one.
     """
-    view, console = View(results), Console(highlight=False)
+    read, console = reader(results), Console(highlight=False)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    seen, was_at_work = view.read(), False
+    seen, was_at_work = read(), False
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while not seen.is_over or not (was_at_work or seen.ladder.is_measured):
@@ -59,7 +59,7 @@ def watch(results: Path) -> None:
                 waits = [Text("waits for a start of snakemake (Ctrl-C ends this view)", WAITS)] if is_idle else []
                 live.update(Group(*waits, seen.picture), refresh=True)
                 time.sleep(EVERY_S)
-                seen = view.read()
+                seen = read()
     finally:
         console.print(seen.picture)
 
@@ -87,14 +87,10 @@ class Seen:
         return Group(chain_picture(self.chain), Text(), picture(self.ladder))
 
 
-class View:
-    """The reader of a ladder and its production."""
-
-    def __init__(self, results: Path) -> None:
-        self._ladder, self._chain = Reader(results), ChainReader(results)
-
-    def read(self) -> Seen:
-        return Seen(self._ladder.read(), self._chain.read())
+def reader(results: Path) -> Callable[[], Seen]:
+    """Return what reads a ladder and its production, again and again."""
+    ladder, chain = Reader(results), ChainReader(results)
+    return lambda: Seen(ladder.read(), chain.read())
 
 
 def chain_picture(seen: ChainState) -> RenderableType:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ddp_ladder.common.files import CENTRES, OWN, located
-from ddp_ladder.common.messages import Problem, UserError, did_you_mean, printable
+from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.common.model import Model, Schema
 from ddp_ladder.settings import yaml
 from ddp_ladder.settings.checks import conflicts
@@ -36,9 +36,7 @@ def load_settings(config_file: Path | None, cluster_file: Path, overrides: Mappi
     values are text, because Snakemake passes them so; they are read as in a file. ``overlay`` is a file whose keys are
     laid over config.yaml before the others.
     """
-    config, cluster = documents = _documents(config_file, cluster_file, dict(overrides or {}))
-    if problems := [problem for document in documents for problem in _unprintable(document)]:
-        raise UserError(problems)
+    config, cluster = _documents(config_file, cluster_file, dict(overrides or {}))
     experiment, site = validated([(config, Experiment), (cluster, Site)])
     experiment._file, site._file = config.file, cluster.file
     settings = Settings(experiment, site, config, cluster)
@@ -84,15 +82,6 @@ def _overridden(document: YamlFile, overrides: Mapping[str, Any], origin: YamlFi
 
     data = merged(document.data, overrides, ())
     return replace(document, data=data, overridden={**document.overridden, **dict.fromkeys(replaced, origin)})
-
-
-def _unprintable(document: YamlFile) -> Iterator[Problem]:
-    """Yield texts that would not be the same in plan.json and run.json, whose readers make all texts printable."""
-    for path, text in yaml.texts(document.data):
-        if printable(text) != text:
-            what = f"a character that cannot be seen, U+{ord(next(char for char in text if not printable(char))):04X}"
-            advice = "remove it: type the value anew; what a script needs of such characters, it can make itself"
-            yield Problem(document.where(*path), what, shown(text), "letters, signs, tabs and line ends", advice)
 
 
 # From pydantic's errors to messages
@@ -281,7 +270,6 @@ class Sources:
     overrides: Mapping[str, Any]
     preflight_scale: str | None = None  # of `snakemake preflight`
     centre: str | None = None  # whose rules the report checks
-    archive: Path | None = None  # that the report shows, in place of this place's results
 
     @classmethod
     def of(cls, arguments: Namespace) -> Sources:
@@ -307,15 +295,7 @@ OF_NO_SITE = Sources(
     OWN / "config/sites/local.yaml",
     {"workload": {"script": "-m none", "batch_per_gpu": 1}, "stages": {"stage1": {}}},
 )
-"""Settings for a start that needs none."""
-
-
-def needed(sources: Sources, targets: Sequence[str]) -> Sources:
-    """Return the sources whose settings a start needs: none to draft a site or show an archive. Raises UserError."""
-    if sources.archive and "report" not in targets:
-        what, advice = "an archive is shown, and nothing is run", "snakemake report --config archive=FILE"
-        raise UserError(Problem("--config archive", what, str(sources.archive), next=advice))
-    return OF_NO_SITE if sources.archive or "new_site" in targets else sources
+"""Settings for a start that needs none, as of `snakemake new_site`."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -365,11 +345,10 @@ def moved(sources: Sources, move: Callable[[str], str]) -> Sources:
 
 def _of_this_start(values: dict[str, Any]) -> dict[str, Any]:
     """Take what only this start has out of the values. Raises UserError for a centre that is not known."""
-    scale, centre, archive = (values.pop(key, None) for key in ("preflight_scale", "centre", "archive"))
+    scale, centre = (values.pop(key, None) for key in ("preflight_scale", "centre"))
     return {
         "preflight_scale": None if scale is None else str(scale),
         "centre": None if centre is None else centre_file(str(centre)).stem,
-        "archive": None if archive is None else Path(str(archive)).expanduser(),
     }
 
 
