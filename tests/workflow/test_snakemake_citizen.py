@@ -172,23 +172,6 @@ def of_climb(project: Checkout, user: Path, *arguments: str) -> str:
     return snakemake(user, *mine(project, user), *arguments)
 
 
-@pytest.mark.parametrize(
-    ("options", "directories"),
-    [
-        (["-F"], "results/runs/default/weak/1x1/r1, results/runs/default/weak/1x2/r1"),
-        (["-R", "gate"], ""),
-    ],
-)
-def test_forced_runs_are_not_repeated_and_their_directories_are_named(
-    elsewhere: Path, project: Checkout, options: list[str], directories: str
-) -> None:
-    told = re.findall(
-        "repeat no finished run; to repeat them, delete (.*) and start again",
-        of_climb(project, elsewhere, "-n", *options),
-    )
-    assert told == ([directories] if directories else [])
-
-
 def test_a_dry_run_of_a_part_shows_snakemakes_list(elsewhere: Path, project: Checkout) -> None:
     of_one_file = of_climb(project, elsewhere, "-n", "results/report/scaling.csv")
     assert "rule scaling_report:" in of_one_file

@@ -34,12 +34,10 @@ from ddp_ladder.climb.start import (
     FailedJob,
     check_before_submission,
     no_such_target,
-    not_repeated,
     require_every_job_over,
 )
 from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_printed, put_this_python_first
 from ddp_ladder.common.files import NotWritten, shown_path
-from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import UserError, notify, stop
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
 from ddp_ladder.ledger.jobs import update_or_warn
@@ -211,10 +209,6 @@ def check_requests(workflow: Any, ladder: Ladder) -> None:
         targets = [rule.name for rule in workflow.rules if not rule.has_wildcards()]
         if problem := no_such_target(asked.targets, targets):
             stop(problem)
-        forced = {*asked.forcerun, *(asked.targets if asked.forcetargets else ())}
-        if (asked.forceall or forced) and (kept := not_repeated(ladder, asked.forceall, forced)):
-            advice = f"to repeat them, delete {in_short(kept)} and start again"
-            notify(f"warning: -F, -f and -R repeat no finished run; {advice}")
         if executor is not None:
             wants_lock = not (options["nolock"] or workflow.dryrun or only_reads(ladder, asked.targets))
             options["nolock"] = True

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,16 +103,6 @@ def no_such_target(asked: Iterable[str], targets: Collection[str]) -> Problem | 
             guess = did_you_mean(name, targets) or "`snakemake --list` explains them"
             return Problem(f"snakemake {name}", "there is no such target", None, ", ".join(targets), guess)
     return None
-
-
-def not_repeated(ladder: Ladder, everything: bool, forced: Set[str]) -> list[str]:
-    """Return the directories of finished runs that Snakemake would make again, if their files were its own.
-
-    forced: names of rules, and records.
-    """
-    kept = [run for job in ladder.plan.jobs for run in job.runs if run not in ladder.to_do.get(str(job.scale), ())]
-    rules = {f"{ladder.results}/runs/{run.name}": f"measure_{run.stage}" for run in kept}
-    return [path for path, rule in rules.items() if everything or {rule, f"{path}/record.json"} & forced]
 
 
 # Before jobs are submitted to Slurm

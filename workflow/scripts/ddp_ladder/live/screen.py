@@ -166,10 +166,6 @@ def picture(state: LadderState) -> RenderableType:
     for scale in state.scales:
         if scale.running is not None:
             parts += [Text(), *_run(state, scale, scale.running)]
-        elif scale.witness is not None:
-            step = "starting" if scale.witness.progress is None else f"step {scale.witness.progress.step:,}"
-            name = f"{scale.name} witness of {scale.witness.spec.variant}"
-            parts += [Text(), Text(name, "bold"), Text(f"  {step}: each batch is followed, and nothing is timed")]
     report = state.results.absolute() / "report/index.html"
     if not state.is_at_work and report.exists():
         parts.append(Text(f"report: {report}"))
