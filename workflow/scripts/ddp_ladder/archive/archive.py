@@ -256,11 +256,12 @@ def _data(results: Path, settings: Settings) -> tuple[dict[str, Any], Believed]:
     if not believed.records:
         advice = "start snakemake first; `snakemake report` names what is wrong with records that exist"
         raise UserError(Problem(str(results), "there is no record to archive", next=advice))
+    own = {"ddp_ladder": __version__, "python": platform.python_version()}
     data: dict[str, Any] = {
         "plan.json": replace(plan, units=Units.of(settings)).to_json(),  # as the report here: plan.json may be older
         "settings/config.yaml": settings.experiment.model_dump(mode="json", by_alias=True),
         "settings/cluster.yaml": settings.site.model_dump(mode="json", by_alias=True),
-        "versions.json": _versions(),
+        "versions.json": {**own, **{name: version(name) for name in PACKAGES}},
         **{f"runs/{name}/record.json": record.model_dump(mode="json") for name, record in believed.records.items()},
     }
     return data, believed
@@ -292,10 +293,6 @@ def _files(results: Path) -> Iterator[tuple[str, Path]]:
         for file in results.glob(pattern):
             if file.is_file() and not file.is_symlink():
                 yield file.relative_to(results).as_posix(), file
-
-
-def _versions() -> dict[str, str]:
-    return {"ddp_ladder": __version__, "python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def _dumped(name: str, data: Any) -> bytes:

@@ -429,7 +429,9 @@ class LadderJobs:
             async for info in super().check_active_jobs(others):  # type: ignore[misc]
                 yield info
         for info in own:
-            self._follow(info)
+            if not self._watch.knows(info.external_jobid):
+                planned, log = self.ladder.job(info.job.wildcards.scale), Path(shown_path(info.aux["slurm_logfile"]))
+                self._watch.add(WatchedJob.of(planned, info.external_jobid, log, self.results))
         ends = {end.job_id: end for end in self._watch.look()}
         for info in own:
             if end := ends.get(info.external_jobid):
@@ -439,11 +441,6 @@ class LadderJobs:
                 yield info
         if ends:
             self._account()
-
-    def _follow(self: Any, info: Any) -> None:
-        if not self._watch.knows(info.external_jobid):
-            planned, log = self.ladder.job(info.job.wildcards.scale), Path(shown_path(info.aux["slurm_logfile"]))
-            self._watch.add(WatchedJob.of(planned, info.external_jobid, log, self.results))
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:

@@ -215,14 +215,10 @@ def boxes(
         yield box((("verdict", f"ended by {by} ({ended_by})"), ("log", log), ("next", GO_ON if of_chain else AGAIN)))
         return
     for job in jobs:
-        end = _end_of(job, results)
+        # Of a job of Slurm (fit_1x1).
+        end = None if job.exit_code is not None else read_job_end(results, job.name.rpartition("_")[2])
         if not _has_told(job, end, results):
             yield box(_rows(job, end, log, GO_ON if of_chain else AGAIN))
-
-
-def _end_of(job: FailedJob, results: Path) -> JobEnd | None:
-    """Return the end of a job of Slurm (fit_1x1); None if it is not recorded, or the job was one of this machine."""
-    return None if job.exit_code is not None else read_job_end(results, job.name.rpartition("_")[2])
 
 
 def _has_told(job: FailedJob, end: JobEnd | None, results: Path) -> bool:

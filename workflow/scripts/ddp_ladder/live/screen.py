@@ -153,6 +153,8 @@ def picture(state: LadderState) -> RenderableType:
         return Text(f"{state.results}: {why}")
     scripts = ", ".join(dict.fromkeys(spec.script for spec in state.plan.runs))
     clock = time.strftime("%H:%M:%S", time.localtime(state.now_s))
+    headings = tuple(Text(heading, "dim") for heading in ("scale", "runs", "samples/s", "efficiency", ""))
+    rows = [(*_figures(state, scale), Text(*job_words(state, scale))) for scale in state.scales]
     parts: list[RenderableType] = [
         Text(f"{clock}  ddp-ladder: {scripts} on {state.plan.site}", "bold"),
         Text(f"results   {state.results.absolute()}"),
@@ -161,7 +163,7 @@ def picture(state: LadderState) -> RenderableType:
         *(_gate(state, stage) for stage in state.plan.stages),
         *_noted([*notes_on(state)]),
         Text(),
-        _scales(state),
+        _grid("left", "right", "right", "right", "left", rows=[headings, *rows]),
     ]
     for scale in state.scales:
         if scale.running is not None:
@@ -200,12 +202,6 @@ def _gate(state: LadderState, stage: str) -> Text:
     if verdict is None:
         return Text(f"gate {stage}: not judged yet")
     return Text(outcome_line(verdict), GOOD if verdict.is_open else BAD)
-
-
-def _scales(state: LadderState) -> Table:
-    headings = [Text(heading, "dim") for heading in ("scale", "runs", "samples/s", "efficiency", "")]
-    rows = [(*_figures(state, scale), Text(*job_words(state, scale))) for scale in state.scales]
-    return _grid("left", "right", "right", "right", "left", rows=[tuple(headings), *rows])
 
 
 def _figures(state: LadderState, scale: ScaleState) -> tuple[str, str, str, str]:

@@ -386,15 +386,12 @@ def make_plan(settings: Settings) -> Plan:
         search = {name: model.model_dump(mode="json", by_alias=True) for name, model in models.items()}
         settings = settings.with_batch(experiment.workload.least_batch)
     first, *others = (_job(settings, stage, scale) for stage in experiment.ladder for scale in stage.scales)
-    jobs = (replace(first, witness=_witness(experiment.measure)), *others)
+    steps, seconds = experiment.measure.witness_steps, experiment.measure.witness_s
+    witness = None if steps == "off" else WitnessLimits(steps=steps, seconds=seconds)
+    jobs = (replace(first, witness=witness), *others)
     gates = {stage.name: stage.gate for stage in experiment.ladder}
     may_differ, units = experiment.fingerprint.may_differ, Units.of(settings)
     return Plan(settings.site.site, experiment.results, jobs, gates, may_differ, search, units)
-
-
-def _witness(measure: keys.Measure) -> WitnessLimits | None:
-    steps = measure.witness_steps
-    return None if steps == "off" else WitnessLimits(steps=steps, seconds=measure.witness_s)
 
 
 def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:

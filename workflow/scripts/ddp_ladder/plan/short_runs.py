@@ -304,14 +304,9 @@ def _run_of(key: str, specs: Sequence[RunSpec], limits: WitnessLimits, results: 
     """Return the witness run of these runs, that of the reference variant if it is among them."""
     first, *others = sorted(specs, key=lambda spec: spec.variant != REFERENCE_VARIANT)
     variants = dict.fromkeys(spec.variant for spec in (first, *others))
-    return WitnessRun(key, _followed(first, limits, results), tuple(variants))
-
-
-def _followed(spec: RunSpec, limits: WitnessLimits, results: str) -> RunSpec:
-    """Return what a witness run executes: nothing of it is measured."""
     ends = {"max_steps": limits.steps, "max_seconds": limits.seconds}
-    short = spec.replace(**ends, warmup_steps=0, min_steps=1, profile_steps=0, count_flops=False)
-    return filled(short, f"{results}/{place_of(spec.variant)}")
+    short = first.replace(**ends, warmup_steps=0, min_steps=1, profile_steps=0, count_flops=False)
+    return WitnessRun(key, filled(short, f"{results}/{place_of(first.variant)}"), tuple(variants))
 
 
 def longest_s(limits: WitnessLimits, left_s: float) -> float:

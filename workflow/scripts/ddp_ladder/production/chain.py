@@ -229,12 +229,6 @@ def keep_links(directory: Path, links: Sequence[Link]) -> None:
     write_json(directory / LINKS_FILE, LinksFile(links=tuple(links)).model_dump())
 
 
-def _kept(directory: Path) -> dict[tuple[str, float], Link]:
-    """Return the links in links.json, by job and begin; without a file that can be read, the others tell it all."""
-    file = readable(LinksFile, directory / LINKS_FILE)
-    return {(link.job_id, link.begun_at_s): link for link in file.links} if file is not None else {}
-
-
 def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = None) -> tuple[Link, ...]:
     """Return the links that have begun, in their order. Reads only.
 
@@ -242,7 +236,8 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
     """
     (job,) = plan.jobs
     files = sorted((file for _, file in job_files(directory) if file.has_held), key=in_order)
-    records, spec, kept = RunRecords(directory), job.runs[0], _kept(directory)
+    records, spec, of_before = RunRecords(directory), job.runs[0], readable(LinksFile, directory / LINKS_FILE)
+    kept = {(link.job_id, link.begun_at_s): link for link in of_before.links} if of_before is not None else {}
     begun: Begun | None = None
     links = []
     for place, (file, following) in enumerate(zip_longest(files, files[1:]), start=1):
@@ -458,20 +453,16 @@ def decide(chain: Chain, job: ScaleJob, links: Sequence[Link], since: int = 0) -
     job: the next link's. links: all that have ended. since: how many of them were there when this start began: a person
     who starts again has seen why it stopped, and only what came since can stop it again.
     """
-    if (complete := completed(links)) is not None:
-        return _complete(complete)
+    if (last := completed(links)) is not None:
+        if bad := last.doubt:
+            return over("error", f"the training ended, and its result is doubtful: {bad.verdict}", bad.why, bad.next)
+        return over("note", "the training is complete", f"{last.in_words} ended with exit code 0 on every rank")
     return _after(links[since:]) or _within_hours(chain, job, links)
 
 
 def completed(links: Sequence[Link]) -> Link | None:
     """Return the link that completed the training; None if none has. A job after it had nothing to do."""
     return next((link for link in links if link.end == "complete"), None)
-
-
-def _complete(last: Link) -> Finding:
-    if bad := last.doubt:
-        return over("error", f"the training ended, and its result is doubtful: {bad.verdict}", bad.why, bad.next)
-    return over("note", "the training is complete", f"{last.in_words} ended with exit code 0 on every rank")
 
 
 def _after(links: Sequence[Link]) -> Finding | None:

@@ -67,9 +67,7 @@ class Production:
     chain: Chain
     rule: str  # why this scale, in words
     doubts: tuple[str, ...]  # on the scale
-    measured: str = (
-        ""  # what is to be known of the ladder's figure: why there is none, or other arguments that it is of
-    )
+    measured: str = ""  # why the ladder has no figure, or other arguments that it is of
 
     @property
     def job(self) -> ScaleJob:
@@ -265,8 +263,9 @@ def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -
             return keys.scale, None, rule, [f"{keys.scale} is not proven"], decision
         wanted = point
         doubts += [f"its speed is in doubt: {words}"] if (words := in_doubt(point.rate)) else []
+    proven = _measured([point for point in points if not list(_closed_gates(verdicts, point.stage))])
     for problem in _closed_gates(verdicts, wanted.stage):
-        _require(keys.unproven, where, f"{wanted.scale} is not proven: {problem}", _open(verdicts, points))
+        _require(keys.unproven, where, f"{wanted.scale} is not proven: {problem}", proven)
         doubts.append(f"{wanted.scale} is not proven: {problem}")
     return wanted.scale, wanted, rule, doubts, decision
 
@@ -281,10 +280,6 @@ def _require(unproven: bool, where: str, what: str, proven: str) -> None:
 
 def _measured(points: Sequence[ScalePoint]) -> str:
     return in_short(list(dict.fromkeys(str(point.scale) for point in points if point["samples_per_s"] is not None)))
-
-
-def _open(verdicts: dict[str, Verdict], points: Sequence[ScalePoint]) -> str:
-    return _measured([point for point in points if not list(_closed_gates(verdicts, point.stage))])
 
 
 def _closed_gates(verdicts: dict[str, Verdict], stage: str) -> Iterator[str]:

@@ -143,11 +143,9 @@ def _without_comparison(first: Start, second: Start) -> Finding | None:
         why = f"no step was seen in {second.name}, which had to load what the first one saved"
         return _shown("unknown", why, LONGER)
     if first.end == "complete":
-        why = (
-            f"{first.name} ended with exit code 0 at the signal, and the training went on in {second.name}: production"
-        )
+        why = f"{first.name} ended with exit code 0 at the signal, and the training went on in {second.name}:"
         advice = "end with exit code 75 if there is more to do, and with 0 only after the last step"
-        return _shown("error", f"{why} would take it for complete", advice)
+        return _shown("error", f"{why} production would take it for complete", advice)
     return None
 
 

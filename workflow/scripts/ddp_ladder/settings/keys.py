@@ -145,9 +145,7 @@ class CentreHours(KeySection):
 
     def of(self, gpu_hours: float, node_hours: float) -> float:
         """Return how many of them these GPUs cost, on so many nodes."""
-        return (
-            gpu_hours * self.per_gpu_hour if self.per_gpu_hour is not None else node_hours * (self.per_node_hour or 0)
-        )
+        return node_hours * (self.per_node_hour or 0) if self.per_gpu_hour is None else gpu_hours * self.per_gpu_hour
 
 
 class Carbon(KeySection):
