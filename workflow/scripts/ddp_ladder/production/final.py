@@ -91,7 +91,6 @@ class Held:
     """The throughput that was held, in samples/s of all ranks; None: not known."""
 
     median: float | None = None  # of the time in steps
-    worst_hour: float | None = None  # the lowest mean of an hour within a link
     doubt: str = ""  # what of the table of windows cannot be read
 
 
@@ -322,28 +321,15 @@ def read_held(path: Path) -> Held:
         return Held()
     except OSError as error:
         return Held(doubt=f"{path.name} cannot be read: {error.strerror}")
-    known = [(row, row.samples_per_s, row.steps * row.step_time_s) for row in rows if row.samples_per_s is not None]
-    windows = [[row.link, row.began_at_s, row.ended_at_s, rate * in_s, in_s] for row, rate, in_s in known]
+    windows = [(row.samples_per_s, row.steps * row.step_time_s) for row in rows if row.samples_per_s is not None]
     doubt = f"{damaged} of {count(len(rows) + damaged, 'line')} of {path.name} cannot be read, and left out"
-    return held_of(np.array(windows, dtype=np.float64).reshape(-1, 5), doubt=doubt * bool(damaged))
+    return held_of(np.array(windows, dtype=np.float64).reshape(-1, 2), doubt * bool(damaged))
 
 
-def held_of(windows: Figures, hour_s: float = HOUR_S, doubt: str = "") -> Held:
-    """Return the throughput of windows, each with its link, begin, end, samples and seconds in steps. Pure."""
+def held_of(windows: Figures, doubt: str = "") -> Held:
+    """Return the throughput of windows, each with its rate and seconds in steps. Pure."""
     if not len(windows):
         return Held(doubt=doubt)
-    rates = windows[:, 3] / windows[:, 4]
-    order = np.argsort(rates)
-    weights = np.cumsum(windows[order, 4])
-    median = float(rates[order][np.searchsorted(weights, weights[-1] / 2)])
-    hours = [hour for link in np.unique(windows[:, 0]) for hour in _hours(windows[windows[:, 0] == link], hour_s)]
-    return Held(median, min(hours, default=None), doubt)
-
-
-def _hours(windows: Figures, hour_s: float) -> list[float]:
-    """Return the mean rate of the windows from each one on that are an hour together; none for the last ones."""
-    sums = np.vstack([np.zeros(2), np.cumsum(windows[:, 3:], axis=0)])
-    lasts = np.searchsorted(windows[:, 2], windows[:, 1] + hour_s)
-    lasts = np.maximum(lasts, np.arange(len(windows)))  # where a clock went back
-    grown = [sums[last + 1] - sums[first] for first, last in enumerate(lasts) if last < len(windows)]
-    return [float(samples / seconds) for samples, seconds in grown]
+    ordered = windows[np.argsort(windows[:, 0])]
+    weights = np.cumsum(ordered[:, 1])
+    return Held(float(ordered[np.searchsorted(weights, weights[-1] / 2), 0]), doubt)

@@ -330,8 +330,6 @@ class WindowRow(Model):
 
     model_config = ConfigDict(strict=False, extra="ignore", frozen=True, allow_inf_nan=False)
     link: Count
-    began_at_s: Figure
-    ended_at_s: Figure
     steps: Annotated[int, Field(ge=1, le=LARGEST_VALUE)]
     step_time_s: Annotated[float, Field(gt=0, le=LARGEST_VALUE)]
     samples_per_s: Figure | None = None

@@ -44,7 +44,7 @@ OF_PARTS = {part: f"{part.replace('-', '_').replace(' ', '_')}_s" for part in PA
 COLUMNS = (
     "link", "job_id", "begun_at", "end", "cause", "gpu_hours", "node_hours", "gpu_energy_kwh", "carbon_kg",
     "queue_wait_s", "elapsed_s", *OF_PARTS.values(), "steps", "samples_kept",
-    "samples_per_s", "samples_per_s_median", "samples_per_s_worst_hour", "saves", "saves_s", "saved_bytes",
+    "samples_per_s", "samples_per_s_median", "saves", "saves_s", "saved_bytes",
     "training_share", "efficiency",
 )  # fmt: skip
 Row = Mapping[str, object]
@@ -220,21 +220,13 @@ class FinalReport:
 
     def _throughput(self) -> Iterator[str]:
         held, promised = self.campaign.held, self.campaign.chain.promised_samples_per_s
-
-        def of_ladder(rate: float) -> str:
-            against = f", {percent(rate / promised)} of the ladder's {significant(promised)}" if promised else ""
-            return f"{significant(rate)} samples/s{against}"
-
         if promised and (doubt := self.campaign.chain.promise_doubt):
             yield f"the ladder's figure is in doubt: {doubt}"
         if held.median is None:
             yield f"the throughput of the steps is not known: {held.doubt or 'no link was measured for a minute'}"
             return
-        yield f"median of the time in steps: {of_ladder(held.median)}"
-        if held.worst_hour is None:
-            yield "worst hour: no link trained for an hour"
-        else:
-            yield f"worst hour: {of_ladder(held.worst_hour)}"
+        against = f", {percent(held.median / promised)} of the ladder's {significant(promised)}" if promised else ""
+        yield f"median of the time in steps: {significant(held.median)} samples/s{against}"
         if held.doubt:
             yield held.doubt
 
@@ -318,9 +310,8 @@ class FinalReport:
         if held.median is None:
             return ""
         doubt = f" ({held.doubt})" * bool(held.doubt)
-        worst = f" and {significant(held.worst_hour)} in the worst hour" if held.worst_hour is not None else ""
         against = f", where {significant(promised)} had been measured before" if promised else ""
-        return f" at {significant(held.median)} samples per second (median){worst}{against}{doubt}"
+        return f" at {significant(held.median)} samples per second (median){against}{doubt}"
 
     def _lost(self) -> Iterator[str]:
         ends = [each for each in self.campaign.ended if each.link.end in UNKEPT]
@@ -381,7 +372,6 @@ class FinalReport:
             "samples_kept": campaign.samples,
             "samples_per_s": campaign.samples_per_s,
             "samples_per_s_median": campaign.held.median,
-            "samples_per_s_worst_hour": campaign.held.worst_hour,
             "saves": saves.count,
             "saves_s": saves.seconds,
             "saved_bytes": saves.bytes,
