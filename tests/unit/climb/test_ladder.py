@@ -39,23 +39,6 @@ def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ladder:
     return make()
 
 
-def test_look_ups(ladder: Ladder) -> None:
-    assert ladder.results == "results"
-    for job in ladder.plan.jobs:
-        patterns = ladder.record_patterns(job.stage)
-        assert sorted(pattern.format(scale=job.scale) for pattern in patterns) == sorted(ladder.records(job))
-    assert ladder.scale_pattern("stage3") == "2x1|2x4"
-    assert ladder.scale_pattern("stage2") == "(?!)"
-    assert ladder.job("2x4").runtime_min == 33
-
-
-def test_a_gate_waits_for_the_records_of_the_scales_at_which_something_is_to_do(ladder: Ladder) -> None:
-    records = ladder.awaited_records("stage3")
-    assert len(records) == len(set(records)) == 2 * 2 * 2 * 2
-    assert records[:2] == ["results/runs/default/weak/2x1/r1/record.json", "results/runs/ring/weak/2x1/r1/record.json"]
-    assert records[-1] == "results/runs/default/weak/2x4/r2/record.json"
-
-
 def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:
     """Its job asks for the GPUs of that scale."""
     Path("results").mkdir()
