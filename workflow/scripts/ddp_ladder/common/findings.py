@@ -35,7 +35,7 @@ PreflightKind = Literal["node", "link", "network", "software", "settings", "caus
 """What is at fault: these nodes themselves; the link between these two; the network between groups of nodes; ..."""
 DoctorKind = Literal[
     "ddp-ladder", "Python", "snakemake", "executor-plugin-slurm", "settings", "all else", "experiment", "site",
-    "results", "disk space", "shared directory", "workload", "data", "environment", "training Python", "torch",
+    "results", "shared directory", "workload", "data", "environment", "training Python", "torch",
     "container engine", "container image", "variables", "launcher", "controller", "nodes",
     "architecture", "jobs", "start",
 ]  # fmt: skip

@@ -227,7 +227,6 @@ def judge_python(report: Mapping[str, Any], program: str, where: str, accelerato
         yield passed("torch", f"{report['torch']}{built}")
 
 
-SPACE_FOR_RESULTS_BYTES = 1e9
 LOGIN_NODE = "run `snakemake doctor` on a login node of the cluster"
 
 
@@ -270,7 +269,7 @@ def failed(sections: Collection[FindingGroup]) -> bool:
 
 
 def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
-    """Check whether results can be written, by the compute nodes as well, and whether there is room."""
+    """Check whether results can be written, by the compute nodes as well."""
     wanted = Path(ladder.results).absolute()
     existing, key = nearest(wanted), f"{ladder.settings.experiment.file}: results"
     try:
@@ -281,12 +280,6 @@ def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         return
     yield passed("results", f"{ladder.results} can be written")
     yield shared_directory(existing, filesystem(existing), on_a_cluster)
-    free = f"{shutil.disk_usage(existing).free / 1e9:.1f} GB free"
-    if shutil.disk_usage(existing).free < SPACE_FOR_RESULTS_BYTES:
-        advice = "free some space, or choose another directory for results"
-        yield not_passed("warning", "disk space", f"{key}: {free}", advice)
-    else:
-        yield passed("disk space", free)
 
 
 def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
