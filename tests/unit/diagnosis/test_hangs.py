@@ -41,7 +41,6 @@ def reports(*ranks: RankStall) -> list[AgentStall]:
 @pytest.mark.parametrize(
     ("ranks", "named"),
     [
-        ([rank(0), rank(1), rank(2, process="stopped", stack=None), rank(3)], [2]),
         ([rank(0), rank(1, phase="ended", steps=11)], [1]),
         ([rank(0, phase="ended", stack=None), rank(1, phase="between passes", stack=SLEEPS)], [1]),
         ([rank(0, phase="ended", stack=None), rank(1, phase="between passes")], [0]),  # in a barrier
@@ -134,11 +133,6 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
     ("ranks", "verdict", "why", "next_step"),
     [
         (
-            [rank(0), rank(1, process="stopped", stack=None)], "a rank was stopped",
-            "rank 1 (node 0, node0): its process 101 was stopped; rank 0 waited in barrier()",
-            "find out what stopped it on node0",
-        ),
-        (
             [rank(k, steps=0, phase="starting", step_s=None, stack=SLEEPS) for k in range(2)], "no first step",
             "line 7, in train; rank 1 (node 0, node0) after 0 steps", "none is in a collective call: see why they",
         ),
@@ -147,18 +141,6 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             "no first step",
             "in init_process_group(); rank 1",
             "without rank and world size",
-        ),
-        (
-            [rank(k, **JOINS, own_rendezvous="localhost:29500", listener="nginx (process 7)") for k in range(2)],
-            "the script's own port is taken",
-            "nginx (process 7) listens there: ranks 0, 1 wait in init_process_group() at localhost:29500, which the",
-            "1. let the script call init_process_group() without init_method",
-        ),
-        (
-            [rank(k, **JOINS, own_rendezvous="localhost:29500") for k in range(2)],
-            "the script names a rendezvous of its own",
-            "ranks 0, 1 wait in init_process_group() at localhost:29500, which the script names itself; the launcher",
-            "leave RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher sets them",
         ),
         (
             [rank(0, **JOINS, own_rendezvous="localhost:29500"), rank(1, stack=SLEEPS, steps=0, phase="starting")],
@@ -276,7 +258,6 @@ def test_what_a_rank_was_doing(text: str, waits: bool, place: str, what: str) ->
         (saving("_convert_frame", f"{TORCH}/_dynamo/convert_frame.py"), True),
         (saving("checkpoint", f"{TORCH}/utils/checkpoint.py"), False),  # recomputes activations, inside a step
         (saving("train_and_evaluate"), False),  # the whole training may be in it
-        (saving("main"), False),
         (LOADER, False),
     ],
 )

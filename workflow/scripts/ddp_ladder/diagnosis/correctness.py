@@ -23,7 +23,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import Loader, RankEnd, Witnessed
+from ddp_ladder.records.raw_models import RankEnd, Witnessed
 from ddp_ladder.records.record import Failure, FailureKind
 from ddp_ladder.records.witness import doubt_on
 
@@ -287,7 +287,8 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     A pass that is abandoned and begun anew, as after an out-of-memory, may well have the same order.
     """
     loaders = [end.loader for end in ends if end.loader and end.loader.set_epoch_called is not None]
-    repeated = [loader for loader in loaders if loader.shuffle and _can_show_order(loader)]
+    # It had several epochs, or one epoch in several whole passes.
+    repeated = [each for each in loaders if each.shuffle and max(each.epochs_set or 0, each.whole_passes or 0) > 1]
     if not repeated:
         return
     called = all(loader.set_epoch_called for loader in repeated)
@@ -299,11 +300,6 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     why = f"{repeated[0].sampler} shuffles, but {measured}"
     next_step = "call sampler.set_epoch(epoch) at the beginning of each epoch"
     yield diagnose("order of samples", ok, measured, wanted, verdict, why, next_step)
-
-
-def _can_show_order(loader: Loader) -> bool:
-    """Return True if it had several epochs, or one epoch in several whole passes."""
-    return (loader.epochs_set or 0) > 1 or (loader.whole_passes or 0) > 1
 
 
 # Remarks: worth knowing, although it may be intended
@@ -472,22 +468,13 @@ def _on_data(raw: RawRun) -> Iterator[Finding]:
     ends = raw.ends
     batches = {end.rank: end.fingerprint.batch_per_gpu for end in ends}
     if len(set(batches.values())) > 1:
-        seen = _each_on_ranks(batches)
+        by_size = grouped((size, rank) for rank, size in batches.items())
+        seen = in_short([f"{size} on {rank_numbers(alike)}" for size, alike in by_size.items()], NAMED)
         what, next_step = f"the ranks use batches of different size: {seen}", "give every rank the same batch size"
         if any(varying_batches(files) for files in raw.ranks.values()):
             what = f"the batches vary in size; in the median step the ranks have {seen}"
             next_step = "nothing, if the script makes them so, as with a budget of tokens"
         yield remark("batch", what, next_step)
-    loaders = {end.rank: end.loader for end in ends if end.loader and end.loader.shards and end.loader.dataset_size}
-    sizes = {rank: loader.dataset_size for rank, loader in loaders.items()}
-    if len(set(sizes.values())) > 1:
-        seen = _each_on_ranks(sizes, " samples")
-        yield remark(
-            "dataset",
-            f"the sampler divides the data between the ranks, but each has a dataset of its own: {seen}",
-            "let every rank read the same dataset, or leave the division to the datasets, without "
-            "DistributedSampler: now some samples are in no rank's part",
-        )
     if not all(end.first_samples for end in ends) and any(end.parameters for end in ends):
         yield remark(
             "disjoint data",
@@ -507,9 +494,3 @@ def _on_data(raw: RawRun) -> Iterator[Finding]:
             "give the loader sampler=DistributedSampler(dataset) in place of shuffle=True, unless each rank's "
             "dataset is a part",
         )
-
-
-def _each_on_ranks(values: Mapping[int, int | None], unit: str = "") -> str:
-    """Return ``64 on ranks 0, 2-7, 32 on rank 1``. values: by rank."""
-    ranks = grouped((value, rank) for rank, value in values.items())
-    return in_short([f"{value}{unit} on {rank_numbers(alike)}" for value, alike in ranks.items()], NAMED)

@@ -192,10 +192,12 @@ def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmu
             forward_s, backward_s, comm_s, overlap_s = np.stack(of_timed, axis=1).T
             compute_s = forward_s + backward_s
     on_gpus = is_gpu(ranks[0].end.device.kind)
-    others_s = _collectives_s(measured)
-    if comm_s is None and any(rank.end.ddp or not rank.end.communication for rank in ranks):
-        others_s = None  # what DDP, or a library of its own, sends is not known
-    others_s = None if others_s is None else others_s[:, timed]
+    others_s = None  # a step in collectives that DDP does not time, ranks x rows
+    # Without its times, what DDP, or a library of its own, sends is not known.
+    if comm_s is not None or not any(rank.end.ddp or not rank.end.communication for rank in ranks):
+        found = [steps.collectives_s / steps.size for steps in measured if steps.collectives_s is not None]
+        is_known = len(found) == len(ranks) and not np.isnan(found).any()
+        others_s = np.stack(found)[:, timed] if is_known else None
     of_each = [_exchanges_of(rank) for rank in ranks]
     parts = step_parts(
         RankSteps(times_s[:, timed], waits_s[:, timed], compute_s, comm_s, overlap_s, on_gpus, others_s, of_each),
@@ -218,13 +220,6 @@ def _begin_wait_fraction(ranks: Sequence[RankFiles], warmup: Warmup) -> float | 
         begins_s += float(rank.steps.data_wait_s[used & np.isin(numbers, rank.end.phases.epoch_steps)].sum())
         all_s += float(rank.steps.data_wait_s[used].sum())
     return begins_s / all_s if all_s else None
-
-
-def _collectives_s(ranks: Sequence[Steps]) -> NDArray[np.float64] | None:
-    """Return the seconds a step of the collectives that DDP does not time, ranks x rows; None if they are not known."""
-    found = [steps.collectives_s / steps.size for steps in ranks if steps.collectives_s is not None]
-    is_known = len(found) == len(ranks) and not np.isnan(found).any()
-    return np.stack(found) if is_known else None
 
 
 def _exchanges_of(rank: RankFiles) -> list[Exchange]:
