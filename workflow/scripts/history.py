@@ -21,7 +21,7 @@ from ddp_ladder.common.formats import grouped
 from ddp_ladder.common.messages import Problem, UserError, for_terminal, notify
 from ddp_ladder.ledger.jobs import read_rows
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.report.comparison import Ladder, histories, history_csv, history_text, in_order
+from ddp_ladder.report.comparison import Ladder, history, history_csv, history_text, in_order
 from ddp_ladder.report.view import LadderResults, ReportView, read_results
 
 
@@ -34,7 +34,7 @@ def main(arguments: Namespace) -> int:
     """Write the CSV, and print what changed."""
     ladders = in_order([read(path) for path in arguments.ladders])
     check_workload(ladders)
-    found = histories(ladders)
+    found = [*history(ladders)]
     write_atomically(arguments.out, history_csv(found))
     print(for_terminal(history_text(found), sys.stdout))
     print(f"written  {arguments.out}", flush=True)

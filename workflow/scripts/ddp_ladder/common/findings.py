@@ -49,10 +49,8 @@ RuleKind = Literal[
     "node counts", "same input", "through Slurm", "run length", "efficiency by total time", "wall times",
     "GPU utilisation", "both modes", "memory", "time to solution", "batch script", "by a person",
 ]  # fmt: skip
-"""Of a computing centre's rules; the length of its form is counted by nobody yet."""
-Kind = Literal[
-    CheckKind, RemarkKind, UsageKind, PreflightKind, DoctorKind, RehearsalKind, RuleKind, GateKind, "length", "chain"
-]
+"""Of a computing centre's rules."""
+Kind = Literal[CheckKind, RemarkKind, UsageKind, PreflightKind, DoctorKind, RehearsalKind, RuleKind, GateKind, "chain"]
 
 
 class Finding(Model):

@@ -92,18 +92,11 @@ def read_centre(name: str) -> Centre:
 
 
 def judged(centre: Centre, view: ReportView) -> tuple[Finding, ...]:
-    """Return a finding for each rule; last for the length of the form's chapters, which nobody has counted yet."""
-    case = case_of(view)
-    found = [CHECKS[rule.check][0](case, rule) if case else _not_measured(rule) for rule in centre.rules]
-    limits = {chapter.title: chapter.max_pages for chapter in centre.chapters if chapter.max_pages}
-    lengths = (f"{title}: at most {count(most, 'page')}" for title, most in limits.items())
-    why, advice = "Markdown has no pages", "fill in its marks and count the pages: pandoc proposal.md -o proposal.pdf"
-    of_form = (Finding(kind="length", severity="unknown", measured=why, wanted=asks, next=advice) for asks in lengths)
-    return (*found, *of_form)
-
-
-def _not_measured(rule: Rule) -> Finding:
-    return rule.unchecked("nothing was measured", "run the ladder: snakemake --profile profiles/slurm")
+    """Return a finding for each rule."""
+    if case := case_of(view):
+        return tuple(CHECKS[rule.check][0](case, rule) for rule in centre.rules)
+    why, advice = "nothing was measured", "run the ladder: snakemake --profile profiles/slurm"
+    return tuple(rule.unchecked(why, advice) for rule in centre.rules)
 
 
 def summary(name: str, rules: Sequence[Finding]) -> str:

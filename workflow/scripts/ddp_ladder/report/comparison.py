@@ -120,19 +120,15 @@ class ComparedScale:
         return tuple(row for row in self.rows if row.ratio)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What is compared, in the order of the plan."""
+Comparison = Sequence[ComparedScale]  # in the order of the plan
 
-    panels: tuple[ComparedScale, ...]
 
-    @property
-    def decisive(self) -> tuple[ComparedScale, ...]:
-        """Return the largest scale with ratios of each mode."""
-        with_ratios = [panel for panel in self.panels if panel.compared]
-        by_size = sorted(with_ratios, key=lambda panel: (panel.scale.world_size, panel.scale.nodes))
-        largest = {panel.mode: panel for panel in by_size}
-        return tuple(panel for panel in self.panels if panel in largest.values())
+def decisive(comparison: Comparison) -> tuple[ComparedScale, ...]:
+    """Return the largest scale with ratios of each mode."""
+    with_ratios = [panel for panel in comparison if panel.compared]
+    by_size = sorted(with_ratios, key=lambda panel: (panel.scale.world_size, panel.scale.nodes))
+    largest = {panel.mode: panel for panel in by_size}
+    return tuple(panel for panel in comparison if panel in largest.values())
 
 
 def _judged_together(rows: Sequence[Compared]) -> tuple[Compared, ...]:
@@ -160,7 +156,7 @@ def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
         own = [group for group in groups.values() if (group.first.mode, group.first.scale) == (mode, scale)]
         rows = [_compared(group, groups.get((mode, REFERENCE_VARIANT, scale))) for group in own]
         panels.append(ComparedScale(mode, scale, _judged_together(rows)))
-    return Comparison(tuple(panels))
+    return panels
 
 
 def _measured(group: RepeatGroup) -> Compared:
@@ -244,9 +240,9 @@ def number(value: float) -> str:
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return what was found at the largest compared scale of each mode, and what was not measured."""
-    lines = [line for panel in comparison.decisive for line in _found_in(panel)]
+    lines = [line for panel in decisive(comparison) for line in _found_in(panel)]
     lines += _recommended(comparison)
-    rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]
+    rows = [(f"{row.name} at {panel.place}", row) for panel in comparison for row in panel.rows]
     if not lines:
         reasons = dict.fromkeys(row.verdict for _, row in rows if row.verdict != REFERENCE)
         lines.append(f"Nothing can be compared: {'; '.join([*reasons][:MOST_NAMED])}.")
@@ -273,10 +269,10 @@ def _found_in(panel: ComparedScale) -> Iterator[str]:
 
 def _recommended(comparison: Comparison) -> Iterator[str]:
     """Yield which variant to use at the largest scale of each mode, and at those where it is another one."""
-    for largest in comparison.decisive:
+    for largest in decisive(comparison):
         name, text = _recommendation(largest)
         yield text
-        for panel in comparison.panels:
+        for panel in comparison:
             if panel.mode == largest.mode and panel.compared:
                 other, text = _recommendation(panel)
                 if other != name:
@@ -379,35 +375,20 @@ class Entry:
         return "; ".join(differing) or "one of the two has no run that ended well, or no throughput"
 
 
-@dataclass(frozen=True)
-class History:
-    """One mode and scale over all ladders that measured it."""
-
-    mode: str
-    scale: str
-    entries: tuple[Entry, ...]
-
-
-def histories(ladders: Sequence[Ladder]) -> tuple[History, ...]:
-    """Return the history of each mode and scale; ladders: in the order of their dates (see ``in_order``)."""
-    sizes = {(point.mode, str(point.scale)): point.world_size for ladder in ladders for point in ladder.measured}
-    keys = sorted(sizes, key=lambda key: (key[0] != "weak", sizes[key], key[1]))
-    return tuple(History(mode, scale, tuple(_entries(ladders, mode, scale))) for mode, scale in keys)
-
-
 def in_order(ladders: Sequence[Ladder]) -> list[Ladder]:
     """Return the ladders by their dates; those without one last, as they were given."""
     return sorted(ladders, key=lambda ladder: (not ladder.on, ladder.on))
 
 
-def _entries(ladders: Sequence[Ladder], mode: str, scale: str) -> Iterator[Entry]:
-    before: tuple[Ladder, ScalePoint] | None = None
-    for ladder in ladders:
-        point = ladder.of(mode, scale)
-        if point is None:
-            continue
-        yield _entry(ladder, point, *before) if before else Entry(ladder, point, FIRST)
-        before = ladder, point
+def history(ladders: Sequence[Ladder]) -> Iterator[Entry]:
+    """Yield the entries of each mode and scale; ladders: in the order of their dates (see ``in_order``)."""
+    sizes = {(point.mode, str(point.scale)): point.world_size for ladder in ladders for point in ladder.measured}
+    for mode, scale in sorted(sizes, key=lambda key: (key[0] != "weak", sizes[key], key[1])):
+        before: tuple[Ladder, ScalePoint] | None = None
+        for ladder in ladders:
+            if point := ladder.of(mode, scale):
+                yield _entry(ladder, point, *before) if before else Entry(ladder, point, FIRST)
+                before = ladder, point
 
 
 def _entry(ladder: Ladder, point: ScalePoint, earlier: Ladder, before: ScalePoint) -> Entry:
@@ -456,7 +437,7 @@ STYLES = {FASTER: "ok", SLOWER: "failed"}
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the comparison as a section of a document."""
     yield Block(" ".join(sentences(comparison)))
-    rows = [(panel.place, *_cells(row)) for panel in comparison.panels for row in panel.rows]
+    rows = [(panel.place, *_cells(row)) for panel in comparison for row in panel.rows]
     yield table_block("Variants at each scale", HEADINGS, rows, "comparisons", "comparison")
     yield Block(items=(HOW_TO_READ,), style="notes")
 
@@ -490,7 +471,7 @@ def _short(row: Compared) -> str:
 
 def comparison_csv(comparison: Comparison) -> str:
     """Return comparison.csv: a row for each variant at each mode and scale."""
-    return csv_text(_csv_row(panel, row) for panel in comparison.panels for row in panel.rows)
+    return csv_text(_csv_row(panel, row) for panel in comparison for row in panel.rows)
 
 
 def _csv_row(panel: ComparedScale, row: Compared) -> dict[str, object]:
@@ -522,9 +503,9 @@ def _csv_row(panel: ComparedScale, row: Compared) -> dict[str, object]:
 def terminal_text(comparison: Comparison, file: Path) -> str:
     """Return what the command prints, without a final newline. file: the one that it has written."""
     lines = [fitted(sentence, columns(), then="") for sentence in sentences(comparison)]
-    rows = [(panel.place, *_texts(row)) for panel in comparison.panels for row in panel.rows]
+    rows = [(panel.place, *_texts(row)) for panel in comparison for row in panel.rows]
     lines += ["", *formats.text_table(TERMINAL, rows, RIGHT)]
-    every = (row for panel in comparison.panels for row in panel.rows)
+    every = (row for panel in comparison for row in panel.rows)
     notes = dict.fromkeys(f"{row.name}: {note}" for row in every for note in notes_of(row))
     lines += [fitted(note, columns(), first="  ") for note in notes]
     lines += ["", fitted(HOW_TO_READ, columns(), then=""), "", f"written  {file}"]
@@ -539,16 +520,16 @@ def _texts(row: Compared) -> Iterator[str]:
 # --- The history of a workload: a table for the terminal, and history.csv.
 
 
-def history_text(histories: Sequence[History]) -> str:
+def history_text(entries: Sequence[Entry]) -> str:
     """Return the table, and how to read it."""
-    rows = [_of_ladder(history, entry) for history in histories for entry in history.entries]
+    rows = [*map(_of_ladder, entries)]
     return "\n".join([*text_table(OF_HISTORY, rows, OF_HISTORY[3:5], "changed"), "", HOW_TO_READ_HISTORY])
 
 
-def _of_ladder(history: History, entry: Entry) -> tuple[str, ...]:
+def _of_ladder(entry: Entry) -> tuple[str, ...]:
     point, ratio = entry.point, entry.ratio
     return (
-        f"{history.scale} {history.mode}",
+        f"{point.scale} {point.mode}",
         entry.ladder.on or "not known",
         entry.ladder.site,
         f"{SAMPLES_PER_S.shown(point)} ({significant(entry.per_gpu)} per GPU)",
@@ -559,31 +540,30 @@ def _of_ladder(history: History, entry: Entry) -> tuple[str, ...]:
     )
 
 
-def history_csv(histories: Sequence[History]) -> str:
+def history_csv(entries: Sequence[Entry]) -> str:
     """Return history.csv: a row for each mode, scale and ladder."""
-    return csv_text(_history_rows(histories))
+    return csv_text(_history_rows(entries))
 
 
-def _history_rows(histories: Sequence[History]) -> Iterator[dict[str, object]]:
-    for history in histories:
-        for entry in history.entries:
-            point, ratio = entry.point, entry.ratio
-            yield {
-                "mode": history.mode,
-                "scale": history.scale,
-                "ladder": entry.ladder.name,
-                "measured": entry.ladder.on,
-                "site": entry.ladder.site,
-                "repeats": point.repeats,
-                "samples_per_s": point["samples_per_s"],
-                "samples_per_s_low": point.rate and point.rate.low,
-                "samples_per_s_high": point.rate and point.rate.high,
-                "samples_per_s_per_gpu": entry.per_gpu,
-                "efficiency": point["efficiency"],
-                "ratio": ratio and ratio.value,
-                "ratio_low": ratio and ratio.low,
-                "ratio_high": ratio and ratio.high,
-                "verdict": entry.verdict,
-                "found": entry.found,
-                "changed": "; ".join(f"{name}: {then} -> {now}" for name, then, now in entry.changed),
-            }
+def _history_rows(entries: Sequence[Entry]) -> Iterator[dict[str, object]]:
+    for entry in entries:
+        point, ratio = entry.point, entry.ratio
+        yield {
+            "mode": point.mode,
+            "scale": str(point.scale),
+            "ladder": entry.ladder.name,
+            "measured": entry.ladder.on,
+            "site": entry.ladder.site,
+            "repeats": point.repeats,
+            "samples_per_s": point["samples_per_s"],
+            "samples_per_s_low": point.rate and point.rate.low,
+            "samples_per_s_high": point.rate and point.rate.high,
+            "samples_per_s_per_gpu": entry.per_gpu,
+            "efficiency": point["efficiency"],
+            "ratio": ratio and ratio.value,
+            "ratio_low": ratio and ratio.low,
+            "ratio_high": ratio and ratio.high,
+            "verdict": entry.verdict,
+            "found": entry.found,
+            "changed": "; ".join(f"{name}: {then} -> {now}" for name, then, now in entry.changed),
+        }

@@ -484,7 +484,6 @@ class Chapter(Model):
     """A part of a form that begins a page."""
 
     title: str = ""
-    max_pages: Annotated[int, Field(ge=1)] | None = None  # that the form allows
     headings: Several[Heading] = Field(min_length=1)
 
 
