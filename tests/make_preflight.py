@@ -83,8 +83,6 @@ def node_facts(rank: int = 0, **changes: Any) -> NodeFacts:
         shared_memory=directory("/dev/shm"),
         run_directory=directory("/scratch/results"),
         marker_seen=True,
-        host_addresses=(f"192.168.0.{rank + 1}",),
-        head_addresses=("192.168.0.1",) if rank else None,
     ).replace(**changes)
 
 

@@ -51,14 +51,13 @@ H100: GpuValues = {
 # Bit 0x20 is NVML's thermal slowdown by software; the clock is what an A100 falls to.
 HOT: GpuValues = {**A100, "uuid": "GPU-0a1b2c3d-0000-0000-0000-00000000000c", "reasons": 0x20, "sm_mhz": 1065}
 LOST: GpuValues = {**A100, "uuid": "GPU-0a1b2c3d-0000-0000-0000-00000000000d", "gone": 1}
-# In MIG mode, with one slice. What the other slices use is also in the values of the whole GPU.
+# In MIG mode, with one slice.
 SLICED: GpuValues = {
     **A100,
     "uuid": "GPU-0a1b2c3d-0000-0000-0000-00000000000e",
     "mig.name": "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
     "mig.uuid": "MIG-0a1b2c3d-0000-0000-0000-00000000000f",
     "mig.memory_total": 10_200_547_328,
-    "mig.memory_used": 2_147_483_648,
 }
 
 

@@ -224,16 +224,6 @@ def listen(cluster: Cluster) -> None:
     cluster.daemon("listener", [sys.executable, "-c", serve], node="node1")
 
 
-def hosts(old: str, new: str) -> Callable[[Cluster], None]:
-    """Return what changes the line of a node in the /etc/hosts of node2."""
-
-    def change(cluster: Cluster) -> None:
-        file = cluster.root / "hosts/node2"
-        file.write_text(file.read_text().replace(f"{cluster.addresses[old]} {old}", new))
-
-    return change
-
-
 def to_second_node(command: str, number: signal.Signals) -> Callable[[Cluster, Climb], None]:
     """Return what sends a signal to the processes of the run's second node whose command has this pattern."""
 
@@ -313,14 +303,6 @@ FAULTS = (
         config=PREFLIGHT,
         site={"network": {"interface": {"node1": "ib0", "node2": "ib9"}}},
     ),
-    Fault(
-        "a host name that resolves to 127.0.1.1",
-        "node2.*127.0.1.1",
-        scale="2x1",
-        config=PREFLIGHT,
-        before=hosts("node2", "127.0.1.1 node2"),
-    ),
-    Fault("a head that does not resolve", "node2.*node1", scale="2x1", config=PREFLIGHT, before=hosts("node1", "")),
     Fault(
         "another torch on one node",
         "node2.*torch 2.0.1",

@@ -1,17 +1,15 @@
-/* A libnvidia-ml.so.1 whose GPUs are lines of the file that STAND_IN_GPUS names: "<gpu>.<key> <value>", and
- * "<gpu>.mig.<key> <value>" of the only slice of a GPU in MIG mode. What the file does not have is not supported.
- * Structures and codes are those of nvml.h. */
+/* A libnvidia-ml.so.1 whose GPUs are lines of the file that STAND_IN_GPUS names: "<gpu>.<key> <value>". What the file
+ * does not have is not supported. Structures and codes are those of nvml.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6 };
-enum { SLICE = 1000 }; /* more than the number of a GPU: that of its slice */
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4 };
 
 static int look(long gpu, const char *key, char *text) {
     char wanted[64], name[64], value[256];
-    snprintf(wanted, sizeof wanted, gpu >= SLICE ? "%ld.mig.%s" : "%ld.%s", gpu % SLICE, key);
+    snprintf(wanted, sizeof wanted, "%ld.%s", gpu, key);
     FILE *file = fopen(getenv("STAND_IN_GPUS"), "r");
     int found = 0;
     while (file && !found && fscanf(file, "%63s %255[^\n]", name, value) == 2)
@@ -67,22 +65,6 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device) {
     if (look(index, "gone", name)) return 15;
     if (look(index, "denied", name)) return NO_PERMISSION;
     return look(index, "name", name) ? OK : INVALID;
-}
-int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *device) {
-    char name[256];
-    for (long gpu = 0; look(gpu, "name", name); gpu++)
-        for (long each = gpu; each <= gpu + SLICE; each += SLICE)
-            if (look(each, "uuid", name) && !strcmp(name, uuid)) { *device = (device_t)(each + 1); return OK; }
-    return NOT_FOUND;
-}
-int nvmlDeviceGetMigMode(device_t device, unsigned *now, unsigned *next) {
-    char name[256];
-    *now = *next = look(GPU + SLICE, "uuid", name);
-    return OK;
-}
-int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t slice, device_t *device) {
-    *device = (device_t)(((long)slice - 1) % SLICE + 1);
-    return OK;
 }
 int nvmlDeviceGetName(device_t device, char *name, unsigned size) { return text(GPU, "name", name, size); }
 int nvmlDeviceGetUUID(device_t device, char *uuid, unsigned size) { return text(GPU, "uuid", uuid, size); }

@@ -153,6 +153,7 @@ def test_stand_in_of_transports_that_no_log_of_nccl_names(climbed: tuple[Checkou
 
 
 def test_stand_in_of_a_graph_on_a_slice_of_a_gpu(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank is known by its slice, which is not sampled."""
     show([A100, SLICED], here.path, monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", str(SLICED["mig.uuid"]))
     record = here.run(GRAPH, "1x1", device="cuda", warmup_steps=5, min_steps=10)
@@ -161,6 +162,5 @@ def test_stand_in_of_a_graph_on_a_slice_of_a_gpu(here: Here, monkeypatch: pytest
     assert (record.timing.step_time_s_p5 > 0.0099, record.ranks[0].steps) == (True, 60)
     assert record.ranks[0].device.id == SLICED["mig.uuid"]
     assert record.usage
-    (gpu,) = record.usage.nodes[0].gpus
-    assert (gpu.rank, gpu.name, gpu.memory_used_bytes) == (0, SLICED["mig.name"], SLICED["mig.memory_used"])
-    assert (gpu.power_w, gpu.energy_j, gpu.busy_fraction) == (None, None, None)  # of the other slices, too
+    assert record.usage.nodes[0].gpus == ()
+    assert "slices of GPUs (MIG) are not sampled" in record.usage.notes[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.platform.accelerators import Gpus, open_nvidia
-from stand_in_gpus import A100, H100, SLICED, GpuValues, compiled, install, write_gpus
+from stand_in_gpus import A100, H100, GpuValues, compiled, install, write_gpus
 
 Open = Callable[..., Gpus]
 
@@ -65,19 +65,6 @@ def test_what_a_gpu_of_a_fake_library_lacks_stays_empty_and_what_fails_is_asked_
     assert gpus.errors == ["GPU 0: power_w: GPU is lost"]
     write_gpus(file, [lacking, lacking])
     assert gpus.sample()["gpu0_power_w"] == 360.0
-
-
-def test_stand_in_of_a_slice_and_of_a_gpu_whose_slice_nothing_names(open_gpus: Open) -> None:
-    """What its GPU does is of all slices, but for the clock and the temperature."""
-    row = open_gpus([A100, SLICED], CUDA_VISIBLE_DEVICES=str(SLICED["mig.uuid"])).sample()
-    assert row == {
-        "gpu0_memory_used_bytes": SLICED["mig.memory_used"],
-        "gpu0_temperature_c": 55,
-        "gpu0_sm_clock_mhz": 1410,
-        "gpu0_throttle_reasons": "none",
-    }
-    gpus = open_gpus([A100, SLICED], CUDA_VISIBLE_DEVICES="1")
-    assert (gpus.sampled, "in MIG mode, and CUDA_VISIBLE_DEVICES names no slice of it" in gpus.notes[0]) == ((), True)
 
 
 @pytest.mark.parametrize(("chosen", "names"), [(None, ["a", "b", "c"]), ("2,0", ["c", "a"]), ("-1", [])])

@@ -128,9 +128,7 @@ def test_nodes_that_are_cut_off_are_named_and_of_many_the_network(nodes: int, da
 def node_judged(nodes: int, changes: dict[int, dict[str, Any]]) -> tuple[Finding, ...]:
     healthy = node_facts()
     facts = {
-        name: healthy.model_copy(
-            update={"node": name, "node_rank": k, "head_addresses": ("10.0.0.1",) if k else None, **changes.get(k, {})}
-        )
+        name: healthy.model_copy(update={"node": name, "node_rank": k, **changes.get(k, {})})
         for k, name in enumerate(names(nodes))
     }
     job = ScaleJob("stage3", Scale(nodes, 2), 20, (), cpus=4, slurm=Slurm())

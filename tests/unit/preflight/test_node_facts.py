@@ -20,7 +20,6 @@ from ddp_ladder.preflight.nodes import (
     interface_facts,
     is_seen,
     reach_head,
-    resolved,
 )
 from make_preflight import run_file
 from make_records import make_spec
@@ -99,9 +98,7 @@ def test_an_interface_that_is_missing_down_or_loopback(monkeypatch: pytest.Monke
     assert interface_facts("lo", HOST, several=False).error == f"interface lo ({HOST}) is down"
 
 
-def test_directories_and_names(tmp_path: Path) -> None:
+def test_directories(tmp_path: Path) -> None:
     assert directory_facts(tmp_path / "not" / "yet").error is None
     assert directory_facts(Path("/proc")).error
     assert not is_seen(tmp_path / "marker", within_s=0.2)
-    assert resolved("localhost") == (HOST,)
-    assert resolved("no-such-host.invalid") == ()

@@ -69,13 +69,6 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"run_directory": directory("/scratch").replace(free_bytes=100 * MIB)}, "warning", "has 100 MB free", "df",
     ),
     "not shared": ({"marker_seen": False}, "error", "the job's file in /scratch/results", "results in config"),
-    "host name is loopback": (
-        {"host_addresses": ("127.0.1.1",)}, "error", "resolves to 127.0.1.1", "/etc/hosts",
-    ),
-    "head's name unknown": ({"head_addresses": ()}, "error", "it does not resolve node1", "/etc/hosts"),
-    "head's name is loopback": (
-        {"head_addresses": ("127.0.1.1",)}, "error", "it resolves node1 to 127.0.1.1", "/etc/hosts",
-    ),
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from ddp_ladder.slurm import jobs
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, advice, ask, read_job_end
-from ddp_ladder.slurm.query import SlurmError
 from make_files import put_on_path, write_programs
 
 SQUEUE_HEADER = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON"
@@ -95,23 +94,6 @@ def test_those_that_the_controller_has_forgotten_are_looked_up_in_the_accounting
     states = ask(["4", "5", "9"])
     assert [states[job].state for job in ("4", "5", "9")] == ["CANCELLED", "RUNNING", GONE]
     assert "--jobs=4,9" in (tools / "asked").read_text()
-
-
-@pytest.mark.parametrize(
-    ("scontrol", "state"),
-    [
-        ("echo 'JobId=5 JobName=1x1 JobState=RUNNING Reason=None'", "RUNNING"),
-        ("echo 'JobId=5 JobName=1x1 JobState=FAILED Reason=NonZeroExitCode'", "FAILED"),
-        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "FAILED"),
-    ],
-)
-def test_a_bad_end_that_squeue_shows_is_confirmed_by_scontrol(tools: Path, scontrol: str, state: str) -> None:
-    prints(tools, "squeue", f"{SQUEUE_HEADER}\nddp-ladder|5|FAILED|N/A|node1|None")
-    write_programs(tools, scontrol=scontrol)
-    assert ask("5")["5"].state == state
-    write_programs(tools, scontrol="echo 'Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(SlurmError, match="Unable to contact"):
-        ask("5")
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ LARGEST = 1_000_000  # bytes of a text that is kept whole
 TOO_LARGE = f"texts above {LARGEST:,} bytes"
 FILES = (
     "accounting.csv", "bad_nodes.json", "fit/*.json", "forecast/*.json", "gates/*.json", "jobs/*/*.json",
-    "machine/*/*/lscpu.txt", "machine/*/*/machine.json", "preflight/*.json", "preflight/*/facts/*.json",
+    "machine/*/*/machine.json", "preflight/*.json", "preflight/*/facts/*.json",
     "production/*.csv", "production/*.json", "runs/*/*/*/r*/job.sh", "runs/*/*/*/r*/train.log",
     "witness/*.json",
 )  # fmt: skip

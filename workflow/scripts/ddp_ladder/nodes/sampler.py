@@ -1,9 +1,8 @@
 """What a node is made of, and its monitor: a thread of its agent, which writes a line per sample, and the lines' form.
 
 Nothing that the monitor does fails the run. In a sample (nodes/node<k>.csv) an unknown value is empty; a rate is over
-the time since the sample before it; columns of what a node does not have are absent. The answers of lscpu and of the
-driver's program are in results/machine/<scale>/<node>, written by the preflight of each job of the scale, as an
-ordinary user: each command has a time limit, and what fails becomes a note.
+the time since the sample before it; columns of what a node does not have are absent. What a node is made of is in
+results/machine/<scale>/<node>/machine.json, written by the preflight of each job of the scale.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,12 @@ from typing import Any, TextIO, TypeVar
 import psutil
 from pydantic import Field
 
-from ddp_ladder.common.files import file_text, opened, readable, write_atomically, write_json
+from ddp_ladder.common.files import file_text, opened, readable, write_json
 from ddp_ladder.common.formats import count, fields
 from ddp_ladder.common.model import Count, Model, Name, Several, Version1
 from ddp_ladder.common.process import run_bounded
 from ddp_ladder.plan.plan import RawFile
-from ddp_ladder.platform.accelerators import Accelerator, Gpus, MonitoredGpu, Value
+from ddp_ladder.platform.accelerators import Gpus, MonitoredGpu, NodeGpu, Value
 from ddp_ladder.settings.terms import Scale
 
 TIME = "time_s"
@@ -417,8 +417,7 @@ def ports(sys: Path = SYS) -> list[Port]:
     return active
 
 
-COMMAND_S = 20.0  # nvidia-smi needs seconds where no daemon keeps the driver loaded
-LONGEST_NOTE = 200  # characters of a command's message
+COMMAND_S = 20.0  # for lscpu
 GIB = 1024**3
 
 
@@ -428,7 +427,7 @@ class NodeDescription(Model):
     schema_version: Version1
     scale: str
     node: str
-    in_words: str = Field(description="The line of the report; at its end why something is not known.")
+    in_words: str = Field(description="The line of the report.")
 
 
 def machine_directory(results: Path, scale: object) -> Path:
@@ -445,41 +444,25 @@ def read_machines(results: Path) -> dict[str, tuple[NodeDescription, ...]]:
     return {scale: tuple(nodes[scale]) for scale in sorted(nodes, key=lambda name: Scale.parse(name).world_size)}
 
 
-def describe(
-    results: Path,
-    scale: str,
-    node: str,
-    interface: str,
-    accelerator: Accelerator,
-    environment: Mapping[str, str] = os.environ,
-) -> NodeDescription:
+def describe(results: Path, scale: str, node: str, interface: str, gpus: Sequence[NodeGpu]) -> NodeDescription:
     """Write what this node is made of; return it. Raises OSError.
 
-    node: its name in the job. interface: the one that the runs use. accelerator: of the runs.
+    node: its name in the job. interface: the one that the runs use.
     """
-    notes: list[str] = []
-    texts: dict[str, str] = {}
-    for file, command in {"lscpu.txt": ("lscpu",), **accelerator.commands}.items():
-        try:
-            code, printed = run_bounded(command, COMMAND_S, {**environment, "LC_ALL": "C"})
-            if code != 0:
-                raise OSError(f"exit code {code}: {printed.strip()[:LONGEST_NOTE]}")
-            texts[file] = printed
-        except (OSError, subprocess.TimeoutExpired) as error:
-            notes.append(f"{' '.join(command)}: {error}")
-    directory = machine_directory(results, scale) / node
-    for name, text in texts.items():
-        write_atomically(directory / name, text)
-    gpus = accelerator.described(texts)
-    words = [*([gpus] if gpus else []), *_words(texts.get("lscpu.txt", ""), interface), *notes]
+    kinds = ", ".join(f"{number} x {name}" for name, number in Counter(gpu.name for gpu in gpus).items())
+    words = [*([f"{kinds} (driver {gpus[0].driver})"] if gpus else []), *_words(interface)]
     description = NodeDescription(schema_version=1, scale=scale, node=node, in_words="; ".join(words))
-    write_json(directory / "machine.json", description.model_dump())
+    write_json(machine_directory(results, scale) / node / "machine.json", description.model_dump())
     return description
 
 
-def _words(lscpu: str, interface: str) -> Iterator[str]:
+def _words(interface: str) -> Iterator[str]:
     """Yield what the node has, as far as it is known: from lscpu, and of the system."""
-    cpus = fields(lscpu)
+    try:
+        code, printed = run_bounded(["lscpu"], COMMAND_S, {**os.environ, "LC_ALL": "C"})
+        cpus = fields(printed) if code == 0 else {}
+    except (OSError, subprocess.TimeoutExpired):
+        cpus = {}
     if model := cpus.get("Model name") or cpus.get("BIOS Model name") or cpus.get("Architecture"):
         yield f"{cpus.get('Socket(s)', '1')} x {model}"
     yield count(os.cpu_count() or 1, "CPU")

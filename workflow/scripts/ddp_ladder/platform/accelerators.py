@@ -8,18 +8,15 @@ calls cuda, too, are neither shown nor sampled.
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any
 
 from ddp_ladder_instrument.contract import WARMUP_STEPS
 from pydantic import Field
 
-from ddp_ladder.common.formats import fields
 from ddp_ladder.common.model import Model
 from ddp_ladder.common.process import run_bounded
 
@@ -51,21 +48,11 @@ class MonitoredGpu(Model):
     power_limit_w: float | None = None  # the limit that is enforced now
 
 
-class SampledGpu(Protocol):
-    """A GPU that is sampled."""
-
-    about: MonitoredGpu
-    errors: dict[str, str]  # why later samples lack what the first one had, by column
-
-    def read(self) -> dict[str, Value]:
-        """Return its columns without gpu<i>_; a value that it does not report is left out."""
-
-
 @dataclass
 class Gpus:
     """The GPUs of a run."""
 
-    sampled: Sequence[SampledGpu] = ()
+    sampled: Sequence[NvidiaGpu] = ()
     notes: tuple[str, ...] = ()  # what is not sampled, and why
 
     def sample(self) -> dict[str, Value]:
@@ -89,12 +76,6 @@ class Accelerator:
     clock = "device events"  # what times a step
     visible_variable: str | None = None  # limits the devices that a process sees
     program: str | None = None  # of the driver; lists the GPUs of a node
-    # Commands whose answers describe a node, by the name of the file that keeps them.
-    commands: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-
-    def described(self, answers: Mapping[str, str]) -> str | None:
-        """Return number, model and driver of a node's GPUs. answers: to ``commands``, as far as there are any."""
-        return None
 
     def gpus(self, within_s: float = WITHIN_S) -> tuple[NodeGpu, ...]:
         """Return the GPUs of this node; none without the driver's program. Raises OSError, with its words."""
@@ -131,7 +112,7 @@ REASONS = {
 
 
 MIG = "MIG-"
-"""A UUID that begins so is of a slice of a GPU. CUDA shows a process one, the first that is named."""
+"""A UUID that begins so is of a slice of a GPU."""
 
 
 def visible_gpus(value: str | None, uuids: Sequence[str]) -> list[int]:
@@ -165,8 +146,8 @@ def open_nvidia(environment: Mapping[str, str]) -> Gpus:
 
 
 def _gpus(nvml: Any, chosen: str | None) -> Gpus:
-    if (first := (chosen or "").partition(",")[0].strip()).startswith(MIG):
-        return Gpus([NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByUUID(first), 0)])
+    if MIG in (chosen or ""):
+        return Gpus(notes=("NVML: slices of GPUs (MIG) are not sampled",))
     answering: list[tuple[Any, str]] = []  # handle and UUID
     notes: list[str] = []
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -178,9 +159,6 @@ def _gpus(nvml: Any, chosen: str | None) -> Gpus:
         except nvml.NVMLError as error:  # the others of its node still answer
             notes.append(f"NVML: GPU {index} of the driver's: {error}")
     places = visible_gpus(chosen, [uuid for *_, uuid in answering])
-    if sliced := [place for place in places if _is_sliced(nvml, answering[place][0])]:
-        names = ", ".join(answering[place][1] for place in sliced)
-        return Gpus(notes=(*notes, f"NVML: {names}: in MIG mode, and CUDA_VISIBLE_DEVICES names no slice of it"))
     gpus = [NvidiaGpu(nvml, answering[place][0], index) for index, place in enumerate(places)]
     if not gpus:
         value = "not set" if chosen is None else repr(chosen)
@@ -188,58 +166,41 @@ def _gpus(nvml: Any, chosen: str | None) -> Gpus:
     return Gpus(gpus, tuple(notes))
 
 
-def _is_sliced(nvml: Any, handle: Any) -> bool:
-    try:
-        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
-    except nvml.NVMLError:  # a GPU without MIG
-        return False
-
-
 class NvidiaGpu:
-    """A GPU, or a slice of one (MIG), as SampledGpu describes it.
-
-    A slice has memory of its own. Its clock and its temperature are those of its GPU; power, energy and use of that one
-    are also of the other slices, which says nothing of this one.
-    """
+    """A GPU that is sampled. errors: why later samples lack what the first one had, by column."""
 
     def __init__(self, nvml: Any, handle: Any, index: int) -> None:
         name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
-        self._is_slice = uuid.startswith(MIG)
         self._nvml, self._handle = nvml, handle
-        self._whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if self._is_slice else handle
         self._first_mj: float | None = None  # of energy, when it was opened
         self._lacks: set[str] = set()  # what it does not report at all: no error later
         self.errors: dict[str, str] = {}
         self.read()
         memory_bytes = self._answer("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        limit_w = None
-        if not self._is_slice:
-            limit_w = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
+        limit_w = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
         self._lacks, self.errors = {*self.errors}, {}
         self.about = MonitoredGpu(index=index, name=name, uuid=uuid, memory_bytes=memory_bytes, power_limit_w=limit_w)
 
     def read(self) -> dict[str, Value]:
-        nvml, handle, whole = self._nvml, self._handle, self._whole
+        """Return its columns without gpu<i>_; a value that it does not report is left out."""
+        nvml, handle = self._nvml, self._handle
         calls: dict[str, Callable[[], Value]] = {
             "memory_used_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
-            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU),
-            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM),
+            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "throttle_reasons": lambda: reasons(self._reasons()),
+            "busy_fraction": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "energy_j": self._energy_j,
         }
-        if not self._is_slice:
-            calls |= {
-                "busy_fraction": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-                "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-                "energy_j": self._energy_j,
-            }
         answers = {name: self._answer(name, call) for name, call in calls.items()}
         return {name: value for name, value in answers.items() if value is not None}
 
     def _reasons(self) -> int:
         try:
-            bits = self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._whole)
+            bits = self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
         except self._nvml.NVMLError_FunctionNotFound:  # its name before driver 535
-            bits = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._whole)
+            bits = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
         return int(bits)
 
     def _energy_j(self) -> float:
@@ -274,13 +235,6 @@ class Cuda(Accelerator):
     clock = "CUDA events"
     visible_variable = "CUDA_VISIBLE_DEVICES"
     program = "nvidia-smi"
-    commands: ClassVar = {"nvidia-smi-q.txt": ("nvidia-smi", "-q"), "topo.txt": ("nvidia-smi", "topo", "-m")}
-
-    def described(self, answers: Mapping[str, str]) -> str | None:
-        query = answers.get("nvidia-smi-q.txt", "")
-        gpus = Counter(re.findall(r"^\s+Product Name\s+: (.+?)\s*$", query, re.MULTILINE))
-        kinds = ", ".join(f"{number} x {name}" for name, number in gpus.items())
-        return f"{kinds} (driver {fields(query).get('Driver Version')})" if kinds else None
 
     def gpus(self, within_s: float = WITHIN_S) -> tuple[NodeGpu, ...]:
         command = shutil.which(self.program)
@@ -300,7 +254,7 @@ class Cuda(Accelerator):
 
     def visible_gpus(self, value: str | None, uuids: Sequence[str]) -> list[int]:
         """With MIG, whose devices are parts of GPUs, all."""
-        return visible_gpus(None if "MIG-" in (value or "") else value, uuids)
+        return visible_gpus(None if MIG in (value or "") else value, uuids)
 
     def monitor(self, environment: Mapping[str, str]) -> Gpus:
         return open_nvidia(environment)

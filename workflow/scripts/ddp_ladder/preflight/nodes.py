@@ -159,8 +159,6 @@ class NodeFacts(RawFile):
     shared_memory: DirectoryFacts
     run_directory: DirectoryFacts
     marker_seen: bool = Field(description="The job's file in the shared directory is there.")
-    host_addresses: Several[str] = Field(description="What the host name resolves to; empty if it does not.")
-    head_addresses: Several[str] | None = Field(description="What the head's name resolves to here; null on the head.")
 
 
 def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
@@ -198,8 +196,6 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
             shared_memory=directory_facts(SHARED_MEMORY),
             run_directory=directory_facts(Path(run.run_directory)),
             marker_seen=is_seen(marker),
-            host_addresses=resolved(socket.gethostname()),
-            head_addresses=resolved(run.nodes[0]) if node_rank > 0 else None,
         )
     finally:
         if server is not None:
@@ -244,15 +240,6 @@ def is_seen(marker: Path, within_s: float = MARKER_S) -> bool:
     return True
 
 
-def resolved(name: str) -> tuple[str, ...]:
-    """Return the IPv4 addresses of a name; none if it does not resolve."""
-    try:
-        entries = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        return ()
-    return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
-
-
 def gpus_facts(accelerator: Accelerator) -> GpusFacts:
     """Return the facts of the GPUs."""
     visible = os.environ.get(accelerator.visible_variable or "")
@@ -273,11 +260,10 @@ NAMED = 2  # of texts that differ from node to node
 def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | None]) -> tuple[Finding, ...]:
     """Return the findings, errors first. facts: by the nodes' names in findings, in their order; None: it left none."""
     known = {name: fact for name, fact in facts.items() if fact}
-    several = len({fact.node for fact in known.values()}) > 1
     found = [_NO_ANSWER.replace(place=name) for name, fact in facts.items() if fact is None]
     found += _network(spec, known)
     for name, fact in known.items():
-        found += [finding.replace(place=name) for finding in _of_node(spec, job, fact, several, next(iter(facts)))]
+        found += [finding.replace(place=name) for finding in _of_node(spec, job, fact)]
     found += _without_directory(known)
     found += _compared(spec, known)
     return _merged(sorted(found, key=lambda finding: finding.severity != "error"), [*facts])
@@ -375,9 +361,7 @@ def _without_directory(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
             yield error(what, "a directory that all nodes share", advice, name, kind)
 
 
-def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head: str) -> Iterator[Finding]:
-    if several:
-        yield from _host_names(fact, head)
+def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts) -> Iterator[Finding]:
     if ACCELERATORS[spec.device].is_gpu:
         yield from _gpus(spec, fact)
     if fact.cpus < job.cpus:
@@ -388,17 +372,6 @@ def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head:
         what = f"the job step has {count(fact.cpus, 'CPU')}"
         yield (error if fact.in_slurm else warning)(what, wanted, advice, kind="settings")
     yield from _directories(spec, fact)
-
-
-def _host_names(fact: NodeFacts, head: str) -> Iterator[Finding]:
-    wanted = "the node's address on a network that all nodes share"
-    if fact.head_addresses is not None and all(map(is_loopback, fact.head_addresses)):
-        what = f"resolves {head} to {fact.head_addresses[0]}" if fact.head_addresses else f"does not resolve {head}"
-        advice = f"have the site's DNS or /etc/hosts corrected; until then {OUT}"
-        yield error(f"it {what}", wanted, advice, kind="node")
-    if loopback := next(filter(is_loopback, fact.host_addresses), None):
-        advice = f"have its line in /etc/hosts corrected; until then {OUT}"
-        yield error(f"the host name {fact.host} resolves to {loopback}", wanted, advice, kind="node")
 
 
 def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:

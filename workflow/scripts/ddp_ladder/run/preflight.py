@@ -19,7 +19,6 @@ from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, w
 from ddp_ladder.common.process import start_allowance_s
 from ddp_ladder.nodes.sampler import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight, facts_by_node
 from ddp_ladder.preflight.nodes import collect, node_findings
 from ddp_ladder.preflight.result import PreflightResult, error, result_file
@@ -145,6 +144,5 @@ def examine_node(path: Path, node_rank: int) -> None:
     write_json(directory.node_facts(node_rank), facts.model_dump())
     node = run.nodes[node_rank]
     if facts.interface.name and run.nodes.index(node) == node_rank:  # the first of those simulated on one machine
-        answers = facts.gpus is not None and facts.gpus.error is None
-        accelerator = ACCELERATORS[run.spec.device if answers else "cpu"]
-        describe(directory.path.parents[1], str(run.spec.scale), node, facts.interface.name, accelerator)
+        gpus = facts.gpus.gpus if facts.gpus else ()
+        describe(directory.path.parents[1], str(run.spec.scale), node, facts.interface.name, gpus)

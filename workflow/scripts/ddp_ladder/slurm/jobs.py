@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -17,7 +17,7 @@ from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration, hostlist
 from ddp_ladder.common.messages import leave_out, printable
 from ddp_ladder.settings.terms import PRODUCTION, runtime_key
-from ddp_ladder.slurm.query import MARK, SlurmError, records, run_command, sacct, squeue, unix_time, unknown, unreadable
+from ddp_ladder.slurm.query import MARK, SlurmError, run_command, sacct, squeue, unix_time, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -148,24 +148,11 @@ def ask(job_ids: Iterable[str], within_s: float | None = None) -> dict[str, JobS
     within_s: of squeue, as in run_command.
     """
     wanted = list(job_ids)
-    known = {job: _confirmed(job, state, within_s) for job, state in _queued(wanted, within_s).items()}
+    known = _queued(wanted, within_s)
     forgotten = [job for job in wanted if job not in known]
     if forgotten and shutil.which("sacct"):
         known |= _accounted(forgotten)
     return {job: known.get(job, JobState(GONE)) for job in wanted}
-
-
-def _confirmed(job_id: str, seen: JobState, within_s: float | None) -> JobState:
-    """Return what scontrol says of a job that squeue shows as ended badly: its one answer would end the climb."""
-    if seen.phase != "ended" or seen.state == ENDED_WELL or not shutil.which("scontrol"):
-        return seen
-    try:
-        shown = next(records(run_command(["scontrol", "--oneliner", "show", "job", job_id], within_s), "JobId"), {})
-    except SlurmError as error:
-        if unknown(str(error)):  # forgotten meanwhile
-            return seen
-        raise
-    return replace(seen, state=shown.get("JobState", seen.state))
 
 
 def _dead(nodes: str) -> tuple[str, ...]:
