@@ -397,7 +397,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     if context.watch is not None:
         context.watch.end()
     join_logs(directory, run)
-    for path in (directory.addresses, directory.one_ended, directory.one_trains):
+    for path in (directory.one_ended, directory.one_trains):
         with suppress(OSError):
             path.unlink(missing_ok=True)
     ended_at_s = started_at_s + time.monotonic() - started_s
