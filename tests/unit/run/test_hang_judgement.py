@@ -72,8 +72,6 @@ STUCK, GOES_ON, NOT_JUDGED = "stuck", "goes on", "not judged"
         (seen("starting", stack=MEETS), STUCK),  # a rank that has yet to come is one that goes on
         (seen("starting", stack=MEETS, silent_s=59), GOES_ON),
         (replace(seen("starting", stack=MEETS), computes=True), GOES_ON),
-        (replace(seen("starting"), peers_step_s=0.5), STUCK),  # it keeps the GIL since its first second
-        (replace(seen("starting", stack=SAVES), peers_step_s=0.5), GOES_ON),
         (seen("starting", process="stopped", stack=None), STUCK),
         (seen("starting", silent_s=1801), STUCK),
         (seen(None), GOES_ON),

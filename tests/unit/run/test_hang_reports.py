@@ -106,19 +106,6 @@ def test_an_agent_whose_rank_has_ended_tells_the_others_with_one_file(
     assert watches[1].reports
 
 
-def test_an_agent_whose_rank_trains_and_stands_still_tells_the_others_with_one_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rank that keeps the GIL since its first second says that it starts: it was awaited for half an hour."""
-    beats = ({"phase": "training", "steps": 20, "step_s": 0.1}, {"phase": "starting", "steps": 0, "step_s": None})
-    watches = two_watches(tmp_path, monkeypatch, *beats)
-    watches[1]._look(100.0)
-    assert not watches[1].reports
-    watches[0]._look(100.0)
-    watches[1]._look(200.0)
-    assert watches[1].reports
-
-
 def test_an_agent_without_a_report_is_awaited_for_as_long_as_a_pause_may_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,7 +286,6 @@ class RunDirectory:
         self.one_ended = self.nodes / "one_ended"  # is there once a rank has ended its script
         self.warn_now = self.nodes / "warn_now"  # is there once the agents shall send SIGUSR1 to their ranks
         self.slow = path / "slow.json"  # of a link: when it was slower than promised, and why
-        self.one_trains = self.nodes / "one_trains"  # median step of a rank that trains, once it stands still
         self.launcher_log = self.nodes / "srun.log"  # the output of srun itself
         self.nccl_log = self.nodes / "nccl.%h.%p.log"  # of each process: NCCL puts in the host and the process
 

@@ -167,7 +167,7 @@ def run_node(task: NodeTask) -> int:
         signal=signal_of(code) if code < 0 else None,
         failed_ranks=tuple(failed),
         argv=starts[0].argv if starts else (),
-        cpus=tuple(_cpus()),
+        cpus=tuple(sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else range(os.cpu_count() or 1)),
         gpus=gpus.result() if gpus else (),
         interface=interface,
         error=error,
@@ -372,8 +372,3 @@ def _gpus(spec: RunSpec) -> tuple[Gpu, ...]:
         return tuple(Gpu(name=gpu.name, driver=gpu.driver, power_limit_w=gpu.power_limit_w) for gpu in gpus)
     except OSError:
         return ()
-
-
-def _cpus() -> list[int]:
-    """Return the CPUs that this process may use; all of them if the system does not report it."""
-    return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [*range(os.cpu_count() or 1)]

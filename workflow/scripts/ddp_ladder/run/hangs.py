@@ -16,7 +16,6 @@ hang.first_step_s:
 | has made no step, or trains without a DataLoader | long |
 | has made no step, uses no CPU, and waits for others of which one has ended its script | at_least_s |
 | has made no step, uses no CPU, and waits for others in init_process_group() | at_least_s |
-| says that it has made no step, while another one trains | as one that trains |
 
 A rank that nothing is known of is not judged: it neither hangs nor holds the judgement on the others up. One rank that
 moves or is busy, on any node, means that there is no hang: the others wait for it.
@@ -39,7 +38,7 @@ from typing import Literal
 import psutil
 from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, RUN_VARIABLE
 
-from ddp_ladder.common.files import Agent, RunDirectory, opened, read_bytes, write_atomically, write_json
+from ddp_ladder.common.files import Agent, RunDirectory, opened, write_json
 from ddp_ladder.common.messages import printable
 from ddp_ladder.common.process import catches, status_of
 from ddp_ladder.node.launch import node_name
@@ -74,7 +73,6 @@ class HangWatch:
         self._report, self._last_look = directory.hang(agent), directory.look(agent)
         self._run_file = directory.run
         self._ended_flag = directory.one_ended
-        self._trains_flag = directory.one_trains
         self._one_ended = False
         self._heartbeats: dict[int, HeartbeatHeader] = {}
         self._begin_s = time.monotonic()  # silence before does not count
@@ -140,12 +138,9 @@ class HangWatch:
         if self._end.wait(BEATS_S) or self._moved_since(moved_s):
             return  # or the ranks are being ended: what was seen just now is not why
         one_ended, states = self._has_one_ended(seen.values()) or self._ended_flag.exists(), {}
-        step_s = self._step_of_peers()
         for rank, one in seen.items():
             computes = cpu_s(one.pid) - used_s[rank] > BEATS_S / 2
-            states[rank] = judge(
-                replace(one, one_ended=one_ended, computes=computes, peers_step_s=step_s), self._bounds
-            )
+            states[rank] = judge(replace(one, one_ended=one_ended, computes=computes), self._bounds)
         if "goes on" in states.values():
             self._take_back()
             if not any(one.ended or one.process == "gone" for one in seen.values()):  # else the run comes to its end
@@ -166,21 +161,6 @@ class HangWatch:
                 with contextlib.suppress(OSError):
                     self._ended_flag.touch()
         return self._one_ended
-
-    def _step_of_peers(self) -> float | None:
-        """Return the median step of a rank that trains: one of this node, whose step other agents are told, or theirs.
-
-        A rank that keeps the GIL since before its first heartbeat does not say itself that it trains.
-        """
-        own = next(
-            (beat.step_s for beat in self._heartbeats.values() if beat.phase == "training" and beat.step_s), None
-        )
-        with contextlib.suppress(OSError, ValueError):
-            if own is None:
-                return float(read_bytes(self._trains_flag))
-            if self._run.agents > 1 and not self._trains_flag.exists():
-                write_atomically(self._trains_flag, str(own))
-        return own
 
     def _seen(self, rank: int, now_s: float) -> Seen:
         with contextlib.suppress(OSError, ValueError):  # none yet, or read while it was being written
@@ -319,7 +299,6 @@ class Seen:
     stack: str | None = None  # None if not looked at, or none came
     one_ended: bool = False  # a rank of the run has ended its script
     computes: bool = False  # it uses a CPU
-    peers_step_s: float | None = None  # median step of a rank that trains
 
     @property
     def ended(self) -> bool:
@@ -357,8 +336,6 @@ def next_look_s(silent_s: float, bounds: Hang, heartbeats: Iterable[HeartbeatHea
 def bound_s(seen: Seen, bounds: Hang) -> float:
     """Return how long this rank may be silent."""
     heartbeat = seen.heartbeat
-    if heartbeat and heartbeat.phase == "starting" and seen.peers_step_s:
-        heartbeat = heartbeat.replace(phase="training", step_s=seen.peers_step_s)
     if seen.process == "stopped":
         return bounds.at_least_s
     from ddp_ladder.diagnosis.hangs import in_collective, in_rendezvous, is_at_work, main_stack  # as above
