@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
-from ddp_ladder_instrument.hooks import Wrap, eager, patch, patch_call, patch_everywhere
+from ddp_ladder_instrument.hooks import Around, eager, patch, patch_call, patch_everywhere
 from ddp_ladder_instrument.python_hooks import when_imported
 
 Note = Callable[[str, float, float, int, int, int], None]
@@ -63,101 +63,74 @@ class Calls:
     def __init__(self, note: Note, mark: Callable[[], int]) -> None:
         self._note = note
         self._mark = eager(mark)
+        self._noted, self._noted_buffers = eager(self._add), eager(self._add_buffers)
         self._inside = False
         self._bytes = 0  # of the calls inside
         self._works: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._sizes: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._functional = ""  # the functional collective that was called last
 
-    def wrap(self, name: str) -> Wrap:
-        """Return the wrapper of a public function of torch.distributed."""
-        now, mark = time.perf_counter, self._mark
+    def public(self, name: str) -> Around:
+        """Return what is called in place of a public function of torch.distributed."""
         inside, ended = eager(self._add_bytes), eager(self._ended)
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                if self._inside:
-                    inside(args, kwargs)
-                    return original(*args, **kwargs)
-                if not _is_training():
-                    return original(*args, **kwargs)
-                self._inside, self._bytes = True, 0
-                mark()
-                begin_s = now()
-                try:
-                    result = original(*args, **kwargs)
-                finally:
-                    self._inside = False
-                ended(name, begin_s, now(), sys._getframe(1), args, kwargs, result)
-                return result
-
-            return call
-
-        return wrap
-
-    def wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap Work.wait."""
-        note = eager(self._add)
-
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            kind = self._works.get(work) if self._works and not self._inside and _is_training() else None
-            if kind is None:
-                return original(work, *args, **kwargs)
-            result, begin_s, end_s = self._timed(original, (work, *args), kwargs)
-            note(kind, begin_s, end_s, 0, 0)
+        def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                inside(args, kwargs)
+                return original(*args, **kwargs)
+            if not _is_training():
+                return original(*args, **kwargs)
+            result, begin_s, end_s = self._timed(original, args, kwargs)
+            ended(name, begin_s, end_s, sys._getframe(2), args, kwargs, result)
             return result
 
-        return wait
+        return call
 
-    def wrap_buffers(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap DistributedDataParallel's broadcast of its module's buffers."""
+    def wait(self, original: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
+        """In place of Work.wait."""
+        kind = self._works.get(work) if self._works and not self._inside and _is_training() else None
+        if kind is None:
+            return original(work, *args, **kwargs)
+        result, begin_s, end_s = self._timed(original, (work, *args), kwargs)
+        self._noted(kind, begin_s, end_s, 0, 0)
+        return result
 
-        def noted(module: Any, begin_s: float, end_s: float) -> None:
-            self._add(BUFFERS, begin_s, end_s, self._of_buffers(module), module.process_group.size())
+    def sync_buffers(self, original: Callable[..., Any], module: Any) -> Any:
+        """In place of DistributedDataParallel's broadcast of its module's buffers."""
+        if self._inside or not _is_training():
+            return original(module)
+        result, begin_s, end_s = self._timed(original, (module,), {})
+        self._noted_buffers(module, begin_s, end_s)
+        return result
 
-        ended = eager(noted)
+    def register_comm_hook(
+        self, original: Callable[..., Any], reducer: Any, state: Any, hook: Callable[..., Any]
+    ) -> Any:
+        """In place of the registration of a communication hook, which DDP calls, and times, in its backward pass."""
 
-        def _sync_buffers(module: Any) -> Any:
-            if self._inside or not _is_training():
-                return original(module)
-            result, begin_s, end_s = self._timed(original, (module,), {})
-            ended(module, begin_s, end_s)
-            return result
+        @functools.wraps(hook)
+        def quiet(*args: Any) -> Any:
+            before, self._inside = self._inside, self._inside or _is_training()
+            try:
+                return hook(*args)
+            finally:
+                self._inside = before
 
-        return _sync_buffers
+        return original(reducer, state, quiet)
 
-    def wrap_comm_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the registration of a communication hook, which DDP calls, and times, in its backward pass."""
+    def functional(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what is called in place of a functional collective, or of wait_tensor if the name is empty.
 
-        def _register_comm_hook(reducer: Any, state: Any, hook: Callable[..., Any]) -> Any:
-            @functools.wraps(hook)
-            def quiet(*args: Any) -> Any:
-                before, self._inside = self._inside, self._inside or _is_training()
-                try:
-                    return hook(*args)
-                finally:
-                    self._inside = before
-
-            return original(reducer, state, quiet)
-
-        return _register_comm_hook
-
-    def wrap_functional(self, name: str) -> Wrap:
-        """Return the wrapper of a functional collective, or of wait_tensor if the name is empty.
-
-        torch.compile traces these, so it is left to trace through the wrapper.
+        torch.compile traces these, so it is left to trace through this.
         """
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or self._inside or not _is_training():
-                    return original(*args, **kwargs)
-                result, begin_s, end_s = self._timed(original, args, kwargs)
-                ended(begin_s, end_s, sys._getframe(1), args, kwargs)
-                return result
-
-            return call
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._inside or not _is_training():
+                return original(*args, **kwargs)
+            result, begin_s, end_s = self._timed(original, args, kwargs)
+            ended(begin_s, end_s, sys._getframe(1), args, kwargs)
+            return result
 
         def noted(begin_s: float, end_s: float, caller: FrameType, args: Any, kwargs: Any) -> None:
             if name:
@@ -167,7 +140,7 @@ class Calls:
                 self._add(self._functional, begin_s, end_s, *of_call)
 
         ended = eager(noted)
-        return wrap
+        return call
 
     def _timed(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> tuple[Any, float, float]:
         self._inside, self._bytes = True, 0
@@ -181,6 +154,9 @@ class Calls:
 
     def _add(self, kind: str, begin_s: float, end_s: float, size: int, ranks: int) -> None:
         self._note(kind, begin_s, end_s, size, ranks, self._mark())
+
+    def _add_buffers(self, module: Any, begin_s: float, end_s: float) -> None:
+        self._add(BUFFERS, begin_s, end_s, self._of_buffers(module), module.process_group.size())
 
     def _add_bytes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self._bytes += _bytes(args, kwargs)
@@ -214,10 +190,10 @@ def patch_collectives(note: Note, mark: Callable[[], int]) -> None:
     calls = Calls(note, mark)
     _patch_public(calls)
     # The public function warns of its caller's line.
-    patch(c10d.ProcessGroup, "monitored_barrier", calls.wrap("monitored_barrier"))
-    patch(c10d.Work, "wait", calls.wrap_wait)
-    patch(DistributedDataParallel, "_sync_buffers", calls.wrap_buffers)
-    patch(torch.distributed, "_register_comm_hook", calls.wrap_comm_hook)
+    patch(c10d.ProcessGroup, "monitored_barrier", calls.public("monitored_barrier"))
+    patch(c10d.Work, "wait", calls.wait)
+    patch(DistributedDataParallel, "_sync_buffers", calls.sync_buffers)
+    patch(torch.distributed, "_register_comm_hook", calls.register_comm_hook)
     when_imported(FUNCTIONAL, lambda _took_s: _patch_functional(calls))
 
 
@@ -235,9 +211,9 @@ def patch_join(note: Callable[[], None]) -> None:
 def _patch_public(calls: Calls) -> None:
     """Patch the functions in torch.distributed, and what torch.compile takes in their place."""
     originals = {getattr(c10d, name): name for name in NAMES if hasattr(c10d, name)}
-    wraps = {name: calls.wrap(name) for public, name in originals.items() if not hasattr(public, "__deprecated__")}
-    patch_everywhere(c10d, wraps)
-    patched = {original: getattr(c10d, name) for original, name in originals.items() if name in wraps}
+    arounds = {name: calls.public(name) for public, name in originals.items() if not hasattr(public, "__deprecated__")}
+    patch_everywhere(c10d, arounds)
+    patched = {original: getattr(c10d, name) for original, name in originals.items() if name in arounds}
     # What torch.compile puts into its graph in place of each.
     traced = getattr(sys.modules.get(FUNCTIONAL), "traceable_collective_remaps", {})
     traced.update({patched[original]: new for original, new in [*traced.items()] if original in patched})
@@ -252,8 +228,8 @@ def _patch_functional(calls: Calls) -> None:
     module = sys.modules[FUNCTIONAL]
     for name in _FUNCTIONAL_NAMES:
         if hasattr(module, name):
-            setattr(module, name, calls.wrap_functional(name)(getattr(module, name)))
-    module.wait_tensor = calls.wrap_functional("")(module.wait_tensor)  # type: ignore[attr-defined]
+            setattr(module, name, calls.functional(name, getattr(module, name)))
+    module.wait_tensor = calls.functional("", module.wait_tensor)  # type: ignore[attr-defined]
 
 
 def _kind(name: str, caller: FrameType) -> str:

@@ -94,20 +94,28 @@ def _code_skipper() -> Callable[[CodeType], Any] | None:
     return lambda code: strategy(code, _frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
 
 
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Around = Callable[..., Any]
+"""Is called in place of a function of torch: with that function, then the arguments of the call."""
 
 
-def patch(owner: Any, name: str, wrap: Wrap) -> None:
-    """Replace ``owner.name``. Raises AttributeError if it does not exist."""
+def patch(owner: Any, name: str, around: Around) -> None:
+    """Let ``around`` be called in place of ``owner.name``. Raises AttributeError if that does not exist."""
     original = getattr(owner, name)
-    setattr(owner, name, not_compiled(functools.wraps(original)(wrap(original))))
+    not_compiled(getattr(around, "__func__", around))
+
+    @not_compiled
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    setattr(owner, name, call)
 
 
-def patch_everywhere(owner: Any, wraps: Mapping[str, Wrap]) -> None:
-    """Replace these functions of ``owner``, also where another module has bound them by name before."""
-    originals = {name: getattr(owner, name) for name in wraps}
-    for name, wrap in wraps.items():
-        patch(owner, name, wrap)
+def patch_everywhere(owner: Any, arounds: Mapping[str, Around]) -> None:
+    """Patch these functions of ``owner``, also where another module has bound them by name before."""
+    originals = {name: getattr(owner, name) for name in arounds}
+    for name, around in arounds.items():
+        patch(owner, name, around)
     replaced = {id(original): getattr(owner, name) for name, original in originals.items()}
     for names in host.modules():
         for name, value in [*names.items()]:
@@ -123,25 +131,19 @@ def patch_compilation(notify: Callable[[float, float], None]) -> None:
     begun_s: list[float] = []
     ended = eager(notify)
 
-    def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
-        def run_start_callbacks(*args: Any) -> Any:
-            begun_s.append(time.perf_counter())
-            return original(*args)
+    def begins(original: Callable[..., Any], *args: Any) -> Any:
+        begun_s.append(time.perf_counter())
+        return original(*args)
 
-        return run_start_callbacks
-
-    def wrap_end(original: Callable[..., Any]) -> Callable[..., Any]:
-        def run_end_callbacks(*args: Any) -> Any:
-            if begun_s:
-                ended(begun_s.pop(), time.perf_counter())
-            return original(*args)
-
-        return run_end_callbacks
+    def ends(original: Callable[..., Any], *args: Any) -> Any:
+        if begun_s:
+            ended(begun_s.pop(), time.perf_counter())
+        return original(*args)
 
     def imported(_took_s: float) -> None:
         handler = sys.modules[COMPILATION].CompilationCallbackHandler
-        patch(handler, "run_start_callbacks", wrap_start)
-        patch(handler, "run_end_callbacks", wrap_end)
+        patch(handler, "run_start_callbacks", begins)
+        patch(handler, "run_end_callbacks", ends)
 
     when_imported(COMPILATION, imported)
 
@@ -161,57 +163,45 @@ def patch_grad_scaler(recorder: Recorder) -> None:
     """Note each step that GradScaler skips. Of fused optimizers it does not skip it: the recorder looks at these."""
     skipped = eager(recorder.skipped)
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            before = recorder.calls
-            result = original(self, *args, **kwargs)
-            if recorder.calls == before:
-                skipped()
-            return result
+    def step(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = recorder.calls
+        result = original(*args, **kwargs)
+        if recorder.calls == before:
+            skipped()
+        return result
 
-        return step
-
-    patch(torch.amp.GradScaler, "step", wrap)
+    patch(torch.amp.GradScaler, "step", step)
 
 
 def patch_call(owner: Any, name: str, after: Callable[[float, Sequence[Any]], None]) -> None:
     """Call ``after`` with the time at which each call of ``owner.name`` began, and its arguments."""
     called = eager(after)
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            begin_s = time.perf_counter()
-            result = original(*args, **kwargs)
-            called(begin_s, args)
-            return result
+    def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        begin_s = time.perf_counter()
+        result = original(*args, **kwargs)
+        called(begin_s, args)
+        return result
 
-        return call
-
-    patch(owner, name, wrap)
+    patch(owner, name, call)
 
 
 def patch_captures(graphs: type, note: Callable[[bool], None]) -> None:
     """Call ``note`` with True before a CUDA graph is captured, and with False afterwards."""
 
-    def begins(original: Callable[..., Any]) -> Callable[..., Any]:
-        def capture_begin(*args: Any, **kwargs: Any) -> Any:
-            note(True)
-            try:
-                return original(*args, **kwargs)
-            except BaseException:
-                note(False)
-                raise
+    def begins(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        note(True)
+        try:
+            return original(*args, **kwargs)
+        except BaseException:
+            note(False)
+            raise
 
-        return capture_begin
-
-    def ends(original: Callable[..., Any]) -> Callable[..., Any]:
-        def capture_end(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(*args, **kwargs)
-            finally:
-                note(False)
-
-        return capture_end
+    def ends(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            note(False)
 
     patch(graphs, "capture_begin", begins)
     patch(graphs, "capture_end", ends)
@@ -230,14 +220,11 @@ def patch_forward(note: Callable[[int, int], None], modules: weakref.WeakKeyDict
             sends = SENDS if module.require_backward_grad_sync else NO_SYNC
             note(number, sends if torch.is_grad_enabled() else NO_GRAD)
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _pre_forward(self: Any, *inputs: Any, **options: Any) -> Any:
-            begin(self)
-            return original(self, *inputs, **options)
+    def forward(original: Callable[..., Any], module: Any, *inputs: Any, **options: Any) -> Any:
+        begin(module)
+        return original(module, *inputs, **options)
 
-        return _pre_forward
-
-    patch(DistributedDataParallel, "_pre_forward", wrap)
+    patch(DistributedDataParallel, "_pre_forward", forward)
 
 
 def patch_fsdp(module: Any) -> None:
@@ -271,35 +258,32 @@ def patch_process_group(on_joins: Callable[..., None], on_initialised: Callable[
     """
     process, joins, initialised = os.getpid(), eager(on_joins), eager(on_initialised)
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init_process_group(*args: Any, **options: Any) -> Any:
-            if os.getpid() != process:
-                size = options.get("world_size", -1)
-                size = int(os.environ.get("WORLD_SIZE") or 1) if size < 0 else size
-                if size > 1:
-                    refuse_rank(options.get("rank", os.environ.get("RANK")), size)
-            begin_s = time.perf_counter()
-            given = {**dict(zip(("backend", "init_method", "timeout", "world_size", "rank", "store"), args)), **options}
-            joins(True, None if given.get("store") else host.rendezvous(given.get("init_method")))
-            try:
-                original(*args, **options)
-            finally:
-                joins(False)
-            initialised(begin_s)
+    def init(original: Callable[..., Any], *args: Any, **options: Any) -> None:
+        if os.getpid() != process:
+            size = options.get("world_size", -1)
+            size = int(os.environ.get("WORLD_SIZE") or 1) if size < 0 else size
+            if size > 1:
+                refuse_rank(options.get("rank", os.environ.get("RANK")), size)
+        begin_s = time.perf_counter()
+        given = {**dict(zip(("backend", "init_method", "timeout", "world_size", "rank", "store"), args)), **options}
+        joins(True, None if given.get("store") else host.rendezvous(given.get("init_method")))
+        try:
+            original(*args, **options)
+        finally:
+            joins(False)
+        initialised(begin_s)
 
-        return init_process_group
-
-    patch_everywhere(torch.distributed, {"init_process_group": wrap})
+    patch_everywhere(torch.distributed, {"init_process_group": init})
 
 
 def refuse_spawn() -> None:
     """Let torch.multiprocessing.spawn and start_processes raise: they start ranks."""
 
-    def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> None:
+    def start(original: Any, fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> None:
         refuse_rank(0, nprocs)
 
     for module in ("torch.multiprocessing", "torch.multiprocessing.spawn"):
-        patch(importlib.import_module(module), "start_processes", lambda original: start_processes)
+        patch(importlib.import_module(module), "start_processes", start)
 
 
 def watch_autocast(on_dtype: Callable[[torch.dtype], None], steps: Callable[[], int]) -> None:
@@ -352,18 +336,15 @@ def patch_modes(recorder: Recorder, trained: Trained) -> None:
     """Note eval() and train() on a model that is trained as a whole."""
     holds, note = eager(trained.holds), eager(recorder.mode)
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def train(self: Any, mode: bool = True) -> Any:  # eval() is train(False)
-            if not mode and not recorder.evaluating and holds(self):
-                note(False)
-            result = original(self, mode)
-            if mode and recorder.evaluating and holds(self):
-                note(True)
-            return result
+    def train(original: Callable[..., Any], module: Any, mode: bool = True) -> Any:  # eval() is train(False)
+        if not mode and not recorder.evaluating and holds(module):
+            note(False)
+        result = original(module, mode)
+        if mode and recorder.evaluating and holds(module):
+            note(True)
+        return result
 
-        return train
-
-    patch(torch.nn.Module, "train", wrap)
+    patch(torch.nn.Module, "train", train)
 
 
 def patch_zero_grad(note: Callable[[Any], None], trained: Trained) -> None:

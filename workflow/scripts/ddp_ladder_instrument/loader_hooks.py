@@ -17,14 +17,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Optional
 
 import torch
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from ddp_ladder_instrument import samplers
-from ddp_ladder_instrument.hooks import eager, patch
+from ddp_ladder_instrument.hooks import Around, eager, patch
 from ddp_ladder_instrument.log import NO_MARK
 from ddp_ladder_instrument.places import place_here
 from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
@@ -86,24 +85,31 @@ class LoaderHooks:
 
     def _patch_kinds(self, single: type, several: type) -> None:
         for kind, name in ((single, "__init__"), (several, "__init__"), (several, "_reset")):
-            patch(kind, name, lambda original: _make(original, self))
+            patch(kind, name, _make(self))
         for kind in (single, several):
-            patch(kind, "_next_data", lambda original: _next(original, self))
+            patch(kind, "_next_data", _next(self))
 
     def patch_accelerate(self, module: Any) -> None:
         """Patch accelerate's loaders. They draw one batch ahead from the loaders inside, which are then ignored."""
         for kind in (module.DataLoaderShard, module.SkipDataLoader):
-            patch(kind, "__iter__", partial(_outer_iter, notify=self, same=True))
-        patch(module.DataLoaderDispatcher, "__iter__", partial(_outer_iter, notify=self, same=False))
+            patch(kind, "__iter__", _outer_iter(self, same=True))
+        patch(module.DataLoaderDispatcher, "__iter__", _outer_iter(self, same=False))
 
     def patch_webdataset(self, module: Any) -> None:
         """Patch webdataset's loader, whose stages shuffle and batch again what a DataLoader inside yields."""
-        patch(module.WebLoader, "__iter__", partial(_outer_iter, notify=self, same=False))
+        patch(module.WebLoader, "__iter__", _outer_iter(self, same=False))
 
 
 def patch_indices() -> None:
     """Record the number of indices of each batch."""
-    patch(dataloader._BaseDataLoaderIter, "_next_index", _next_index)
+    announce = eager(_announce)
+
+    def next_index(original: Callable[..., Any], iterator: Any) -> Any:
+        index = original(iterator)
+        announce(iterator, index)
+        return index
+
+    patch(dataloader._BaseDataLoaderIter, "_next_index", next_index)
 
 
 class _Inside:
@@ -121,22 +127,22 @@ def _is_inside() -> bool:
     return INSIDE.loader or INSIDE.outer is not None or threading.get_ident() != MAIN_THREAD
 
 
-def _make(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., Any]:
+def _make(notify: LoaderHooks) -> Around:
     """Begin a pass where an iterator is made, or begins anew."""
 
-    def make(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+    def make(original: Callable[..., Any], iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         is_main = threading.get_ident() == MAIN_THREAD
         entered_s = time.perf_counter()
         pass_ = None if is_main and _is_inside() else notify.begin(loader, None, is_main)
         if pass_ is None:
-            original(self, loader, *args, **kwargs)
+            original(iterator, loader, *args, **kwargs)
             return
         INSIDE.loader = INSIDE.loader or is_main
         try:
-            original(self, loader, *args, **kwargs)
+            original(iterator, loader, *args, **kwargs)
         finally:
             INSIDE.loader = INSIDE.loader and not is_main
-        notify.made(self, pass_, entered_s, is_main)
+        notify.made(iterator, pass_, entered_s, is_main)
 
     return make
 
@@ -157,19 +163,19 @@ def _end(recorder: Recorder) -> Callable[[LoaderPass, bool], None]:
     return end
 
 
-def _next(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., Any]:
+def _next(notify: LoaderHooks) -> Around:
     get_thread = threading.get_ident
     now = time.perf_counter
     enter, end, count, recorder = notify.enter, notify.end, notify.count, notify.recorder
     next_size = eager(_announced_size)
 
-    def _next_data(self: Any) -> Any:
-        state, outer = self.__dict__, INSIDE.outer
+    def next_data(original: Callable[..., Any], iterator: Any) -> Any:
+        state, outer = iterator.__dict__, INSIDE.outer
         pass_: LoaderPass | None = state.get(PASS_ATTRIBUTE) if outer is None else None
         is_main = get_thread() == MAIN_THREAD
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
         if not is_main or INSIDE.loader or (outer is None and (pass_ is None or not pass_.living)):
-            batch = original(self)
+            batch = original(iterator)
             next_size(state)
             return batch
         entered_s, mark = now(), NO_MARK
@@ -177,7 +183,7 @@ def _next(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., An
             mark = enter(pass_.number)
         INSIDE.loader = True
         try:
-            batch = original(self)
+            batch = original(iterator)
         except StopIteration:
             if pass_ is not None:
                 end(pass_, True)
@@ -194,24 +200,13 @@ def _next(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., An
             outer.append(size)
         return batch
 
-    return _next_data
+    return next_data
 
 
 def _announced_size(state: dict[str, Any]) -> int | None:
     """Return the size of the next batch, if its indices were counted."""
     sizes: Sizes | None = state.get(SIZES_ATTRIBUTE)
     return sizes[1].popleft() if sizes is not None and sizes[1] else None
-
-
-def _next_index(original: Callable[..., Any]) -> Callable[..., Any]:
-    announce = eager(_announce)
-
-    def next_index(self: Any) -> Any:
-        index = original(self)
-        announce(self, index)
-        return index
-
-    return next_index
 
 
 def _announce(iterator: Any, index: Any) -> None:
@@ -225,17 +220,17 @@ def _announce(iterator: Any, index: Any) -> None:
     sizes[1].append(samplers.samples_of(index, iterator._auto_collation))
 
 
-def _outer_iter(original: Callable[..., Any], notify: LoaderHooks, same: bool) -> Callable[..., Any]:
+def _outer_iter(notify: LoaderHooks, same: bool) -> Around:
     """Count what an outer loader yields. same: these are the batches of the loader inside, in its order."""
     enter, count, end, recorder = notify.enter, notify.count, notify.end, notify.recorder
 
-    def iterate(self: Any) -> Iterator[Any]:
+    def iterate(original: Callable[..., Any], loader: Any) -> Iterator[Any]:
         entered_s = time.perf_counter()
-        pass_ = None if _is_inside() else notify.begin(getattr(self, "pipeline", [self])[0], self)
+        pass_ = None if _is_inside() else notify.begin(getattr(loader, "pipeline", [loader])[0], loader)
         if pass_ is None:
-            yield from original(self)
+            yield from original(loader)
             return
-        inner, announced, mark = original(self), Announced(), NO_MARK
+        inner, announced, mark = original(loader), Announced(), NO_MARK
         try:
             while True:
                 INSIDE.outer = announced
@@ -271,22 +266,18 @@ def patch_workers() -> None:
     The training's wait does not show their time: with DDP, ranks wait for the slowest one, and the batches that their
     workers prepare in that time hide how slow these are.
     """
-    for kind in (_utils.fetch._MapDatasetFetcher, _utils.fetch._IterableDatasetFetcher):
-        patch(kind, "fetch", _timed)
-    patch(dataloader._MultiProcessingDataLoaderIter, "__init__", _with_times)
-
-
-def _with_times(original: Callable[..., Any]) -> Callable[..., Any]:
     share = eager(_share_times)
 
-    def make(self: Any, loader: Any) -> None:
-        share(self, loader.num_workers)
+    def make(original: Callable[..., Any], iterator: Any, loader: Any) -> None:
+        share(iterator, loader.num_workers)
         try:
-            original(self, loader)
+            original(iterator, loader)
         finally:
             _newest.clear()
 
-    return make
+    for kind in (_utils.fetch._MapDatasetFetcher, _utils.fetch._IterableDatasetFetcher):
+        patch(kind, "fetch", _timed())
+    patch(dataloader._MultiProcessingDataLoaderIter, "__init__", make)
 
 
 def _share_times(iterator: Any, workers: int) -> None:
@@ -296,16 +287,16 @@ def _share_times(iterator: Any, workers: int) -> None:
     _newest[:] = [times]
 
 
-def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
+def _timed() -> Around:
     known: list[bool] = []
     add = eager(_add_time)
 
-    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+    def fetch(original: Callable[..., Any], *args: Any) -> Any:
         worker = get_worker_info() if _newest else None
         if worker is None:
-            return original(self, possibly_batched_index)
+            return original(*args)
         begin_s = time.perf_counter()
-        batch = original(self, possibly_batched_index)
+        batch = original(*args)
         if known:  # the first one may open files
             add(worker.id, time.perf_counter() - begin_s)
         known[:] = [True]

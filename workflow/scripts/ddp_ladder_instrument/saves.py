@@ -10,7 +10,6 @@ of its own, and async_save() calls save() in another thread, which writes while 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import stat
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 
 from ddp_ladder_instrument import log
-from ddp_ladder_instrument.hooks import eager, patch
+from ddp_ladder_instrument.hooks import Around, eager, patch
 
 Note = Callable[[int, float, float, float, bool], None]
 """Gets the kind of save (log.TORCH_SAVE, ...), begin and end (time.perf_counter), bytes (NaN: not known), and whether
@@ -37,49 +36,40 @@ class Saves:
 
     def __init__(self, note: Note, shapes: Callable[[], set[torch.Size]] = set) -> None:
         """shapes: returns those of the trained tensors; none while they are not known."""
-        self._note = eager(note)
+        self._note, self._position, self._may_be_state = eager(note), eager(_position), eager(self._is_state)
         self._shapes = shapes
         self._bytes: dict[int, float] = {}  # that checkpoints wrote so far, by the thread; NaN: not known
 
     def patch_torch(self) -> None:
-        patch(torch, "save", self._wrap_torch)
+        patch(torch, "save", self._save)
 
     def patch_checkpoint(self, saver: Any) -> None:
         """Note each save and async_save. saver: torch.distributed.checkpoint.state_dict_saver."""
         for name, kind in (("save", log.CHECKPOINT), ("async_save", log.ASYNC_CHECKPOINT)):
-            patch(saver, name, functools.partial(self._wrap_checkpoint, kind))
+            patch(saver, name, self._checkpoint(kind))
 
     def patch_writer(self, filesystem: Any) -> None:
         """Count the bytes of checkpoints in files. filesystem: torch.distributed.checkpoint.filesystem."""
         written = eager(self._on_written)
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            def write_data(*args: Any, **kwargs: Any) -> Any:
-                results = original(*args, **kwargs)
-                written(results)
-                return results
+        def write_data(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            results = original(*args, **kwargs)
+            written(results)
+            return results
 
-            return write_data
+        patch(filesystem._FileSystemWriter, "write_data", write_data)
 
-        patch(filesystem._FileSystemWriter, "write_data", wrap)
-
-    def _wrap_torch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        position, is_state = eager(_position), eager(self._is_state)
-
-        def save(*args: Any, **kwargs: Any) -> Any:
-            thread = threading.get_ident()
-            if thread in self._bytes or (self._bytes and thread != _MAIN):
-                return original(*args, **kwargs)
-            before, begin_s = position(args, kwargs, False), time.perf_counter()
-            result = original(*args, **kwargs)
-            end_s, after = time.perf_counter(), position(args, kwargs, True)
-            if is_state(args, kwargs) is False:
-                return result
+    def _save(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        thread = threading.get_ident()
+        if thread in self._bytes or (self._bytes and thread != _MAIN):
+            return original(*args, **kwargs)
+        before, begin_s = self._position(args, kwargs, False), time.perf_counter()
+        result = original(*args, **kwargs)
+        end_s, after = time.perf_counter(), self._position(args, kwargs, True)
+        if self._may_be_state(args, kwargs) is not False:
             size = math.nan if before is None or after is None else after - before
             self._note(log.TORCH_SAVE, begin_s, end_s, size, thread != _MAIN)
-            return result
-
-        return save
+        return result
 
     def _is_state(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Return True if what torch.save has written is a file, or may be a state of the training."""
@@ -92,8 +82,8 @@ class Saves:
         shapes = self._shapes()
         return not shapes or _has_one_of(args[0] if args else kwargs.get("obj"), shapes)
 
-    def _wrap_checkpoint(self, kind: int, original: Callable[..., Any]) -> Callable[..., Any]:
-        def save(*args: Any, **kwargs: Any) -> Any:
+    def _checkpoint(self, kind: int) -> Around:
+        def save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             thread = threading.get_ident()
             if thread in self._bytes:
                 return original(*args, **kwargs)
