@@ -52,6 +52,11 @@ def sgd(m, **k):
     return torch.optim.SGD(m.parameters(), lr=0.1, **k)
 
 
+def net_and_sgd():
+    m = net()
+    return m, sgd(m)
+
+
 def learn(m, o, x, y, tally):
     o.zero_grad()
     cross_entropy(m(x), y).backward()
@@ -61,8 +66,7 @@ def learn(m, o, x, y, tally):
 
 @loop
 def plain(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data():
         cross_entropy(m(x), y).backward()
         o.step()
@@ -115,8 +119,7 @@ def accumulate(tally):
 
 @loop
 def second_phase(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for i, (x, y) in enumerate(data()):
         if i % 2:
             torch.autograd.grad(cross_entropy(m(x), y), list(m.parameters()))
@@ -126,8 +129,7 @@ def second_phase(tally):
 
 @loop
 def autograd_grad(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data():
         for p, g in zip(m.parameters(), torch.autograd.grad(cross_entropy(m(x), y), list(m.parameters()))):
             p.grad = g
@@ -137,8 +139,7 @@ def autograd_grad(tally):
 
 @loop
 def validation_with_backward(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     v = data(8)
     for x, y in data():
         learn(m, o, x, y, tally)
@@ -150,8 +151,7 @@ def validation_with_backward(tally):
 
 @loop
 def anew_break(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     ds = TensorDataset(torch.randn(24, 6), torch.randint(0, 3, (24,)))
     for _ in range(4):
         for x, y in DataLoader(ds, batch_size=4):
@@ -161,8 +161,7 @@ def anew_break(tally):
 
 @loop
 def zipped(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for (x, y), (u, _) in zip(data(), data(24, 8)):
         o.zero_grad()
         (cross_entropy(m(x), y) + m(u).square().mean()).backward()
@@ -172,8 +171,7 @@ def zipped(tally):
 
 @loop
 def stacked(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     it = iter(data())
     for _ in range(2):
         bs = [next(it) for _ in range(3)]
@@ -185,22 +183,17 @@ def stacked(tally):
 
 @loop
 def fgsm(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data():
         x.requires_grad_()
         cross_entropy(m(x), y).backward()
         a = (x + 0.1 * x.grad.sign()).detach()
-        o.zero_grad()
-        cross_entropy(m(a), y).backward()
-        o.step()
-        tally.append(len(x))
+        learn(m, o, a, y, tally)
 
 
 @loop
 def interleaved_validation(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     v = iter(data())
     for i, (x, y) in enumerate(data()):
         learn(m, o, x, y, tally)
@@ -268,10 +261,7 @@ def checkpoint(tally):
     for re in (True, False):
         for x, y in data():
             x.requires_grad_()
-            o.zero_grad()
-            cross_entropy(h(C(m, x, use_reentrant=re)), y).backward()
-            o.step()
-            tally.append(len(x))
+            learn(lambda x: h(C(m, x, use_reentrant=re)), o, x, y, tally)
 
 
 @loop
@@ -287,8 +277,7 @@ def in_backward(tally):
 
 @doubted(NO_BATCH)
 def no_loader(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for _ in range(4):
         o.zero_grad()
         m(torch.randn(4, 6)).sum().backward()
@@ -298,35 +287,26 @@ def no_loader(tally):
 
 @doubted(MIXED)
 def replay(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     buf = []
     for x, y in data():
         buf.append((x, y))
         i = [k % len(buf) for k in range(3)]
-        o.zero_grad()
-        cross_entropy(m(torch.cat([buf[k][0] for k in i])), torch.cat([buf[k][1] for k in i])).backward()
-        o.step()
-        tally.append(12)
+        learn(m, o, torch.cat([buf[k][0] for k in i]), torch.cat([buf[k][1] for k in i]), tally)
 
 
 @loop
 def mined_before(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data(64, 16):
         with torch.no_grad():
             k = cross_entropy(m(x), y, reduction="none").topk(4).indices
-        o.zero_grad()
-        cross_entropy(m(x[k]), y[k]).backward()
-        o.step()
-        tally.append(4)
+        learn(m, o, x[k], y[k], tally)
 
 
 @doubted(ROWS)
 def mined_after(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data(64, 16):
         o.zero_grad()
         cross_entropy(m(x), y, reduction="none").topk(4).values.mean().backward()
@@ -336,21 +316,15 @@ def mined_after(tally):
 
 @loop
 def masked(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data(64, 16):
-        k = y > 0
-        o.zero_grad()
-        cross_entropy(m(x[k]), y[k]).backward()
-        o.step()
-        tally.append(int(k.sum()))
+        learn(m, o, x[y > 0], y[y > 0], tally)
 
 
 @loop
 def cached_teacher(tally):
     t = net()
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     c = data()
     with torch.no_grad():
         cache = [t(x) for x, _ in c]
@@ -384,8 +358,7 @@ def cached_on_device(tally):
 
 @loop
 def probe_after_epoch(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     v = data(8)
     for _ in range(2):
         for x, y in data():
@@ -395,15 +368,12 @@ def probe_after_epoch(tally):
         for x, y in v:
             with torch.no_grad():
                 h = m(x)
-            q.zero_grad()
-            cross_entropy(p(h), y).backward()
-            q.step()
+            learn(p, q, h, y, [])
 
 
 @loop
 def copy_finetuned(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     v = data(8)
     for _ in range(2):
         for x, y in data():
@@ -411,15 +381,12 @@ def copy_finetuned(tally):
         c = copy.deepcopy(m)
         q = sgd(c)
         for x, y in v:
-            q.zero_grad()
-            cross_entropy(c(x), y).backward()
-            q.step()
+            learn(c, q, x, y, [])
 
 
 @doubted(NO_TENSORS)
 def lists(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     ds = [([float(i)] * 6, i % 3) for i in range(24)]
     for b in DataLoader(ds, batch_size=4, collate_fn=lambda b: b):
         x = torch.tensor([r[0] for r in b])
@@ -445,8 +412,7 @@ def step_refused(tally):
 
 @doubted(UNSEEN)
 def numpy_kernel(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
 
     class Raw(torch.optim.SGD):
         @torch.no_grad()
@@ -462,8 +428,7 @@ def numpy_kernel(tally):
 
 @loop
 def one_batch_again(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     x, y = next(iter(data()))
     for _ in range(5):
         learn(m, o, x, y, tally)
@@ -471,8 +436,7 @@ def one_batch_again(tally):
 
 @loop
 def ppo_minibatches(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data(64, 16):
         for i in range(4):
             o.zero_grad()
@@ -511,10 +475,7 @@ def tensors_as_parameters(tally):
     w = torch.zeros(6, 3, requires_grad=True)
     o = torch.optim.SGD([w], lr=0.1)
     for x, y in data():
-        o.zero_grad()
-        cross_entropy(x @ w, y).backward()
-        o.step()
-        tally.append(len(x))
+        learn(lambda x: x @ w, o, x, y, tally)
 
 
 @loop
@@ -533,8 +494,7 @@ def clip_global_ema(tally):
 
 @loop
 def two_views(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data():
         o.zero_grad()
         F.mse_loss(m(x + 0.1), m(x - 0.1)).backward()
@@ -565,10 +525,7 @@ def tbptt(tally):
     for x, y in data():
         out, s = r(x[:, None], s)
         s = tuple(v.detach() for v in s)
-        o.zero_grad()
-        cross_entropy(h(out[:, -1]), y).backward()
-        o.step()
-        tally.append(len(x))
+        learn(h, o, out[:, -1], y, tally)
 
 
 @loop
@@ -584,8 +541,7 @@ def sparse(tally):
 
 @loop
 def sam(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data():
         cross_entropy(m(x), y).backward()
         e = [0.05 * p.grad / (p.grad.norm() + 1e-06) for p in m.parameters()]
@@ -611,10 +567,7 @@ def darts(tally):
         q.zero_grad()
         cross_entropy(m(u) * a.sigmoid(), w).backward()
         q.step()
-        o.zero_grad()
-        cross_entropy(m(x) * a.sigmoid(), y).backward()
-        o.step()
-        tally.append(len(x))
+        learn(lambda x: m(x) * a.sigmoid(), o, x, y, tally)
 
 
 @loop
@@ -624,16 +577,12 @@ def frozen(tally):
     h = nn.Linear(3, 3)
     o = sgd(h)
     for x, y in data():
-        o.zero_grad()
-        cross_entropy(h(b(x)), y).backward()
-        o.step()
-        tally.append(len(x))
+        learn(lambda x: h(b(x)), o, x, y, tally)
 
 
 @loop
 def penalty(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data():
         x.requires_grad_()
         (g,) = torch.autograd.grad(m(x).sum(), x, create_graph=True)
@@ -658,8 +607,7 @@ def nan_guard(tally):
 
 @loop
 def leftover(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     n = 0
     for _ in range(2):
         for i, (x, y) in enumerate(data(20)):
@@ -679,21 +627,16 @@ def stream(tally):
         def __iter__(s):
             return ((torch.randn(6), i % 3) for i in range(20))
 
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in DataLoader(S(), batch_size=4):
         learn(m, o, x, y, tally)
 
 
 @loop
 def dicts(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for b in DataLoader([{"x": torch.randn(6), "y": i % 3} for i in range(24)], batch_size=4):
-        o.zero_grad()
-        cross_entropy(m(b["x"]), b["y"]).backward()
-        o.step()
-        tally.append(4)
+        learn(m, o, b["x"], b["y"], tally)
 
 
 @loop
@@ -704,19 +647,14 @@ def objects(tally):
             s.x = torch.stack([r[0] for r in b])
             s.y = torch.tensor([r[1] for r in b])
 
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for b in DataLoader([(torch.randn(6), i % 3) for i in range(24)], batch_size=4, collate_fn=B):
-        o.zero_grad()
-        cross_entropy(m(b.x), b.y).backward()
-        o.step()
-        tally.append(4)
+        learn(m, o, b.x, b.y, tally)
 
 
 @loop
 def prefetcher(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     it = iter(data())
     nxt = next(it)
     while nxt is not None:
@@ -727,8 +665,7 @@ def prefetcher(tally):
 
 @doubted(NO_BATCH)
 def threaded(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     q = queue.Queue(2)
 
     def feed():
@@ -738,10 +675,7 @@ def threaded(tally):
 
     threading.Thread(target=feed).start()
     while (b := q.get()) is not None:
-        o.zero_grad()
-        cross_entropy(m(b[0]), b[1]).backward()
-        o.step()
-        tally.append(len(b[0]))
+        learn(m, o, *b, tally)
 
 
 @loop
@@ -751,58 +685,41 @@ def tied(tally):
     h.weight = e.weight
     o = sgd(e)
     for x in DataLoader(torch.randint(0, 10, (24,)), batch_size=4):
+        learn(lambda x: h(e(x)), o, x, x, tally)
+
+
+@loop
+def scaler(tally, fused=None):
+    m = net()
+    o = torch.optim.AdamW(m.parameters(), fused=fused)
+    s = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for i, (x, y) in enumerate(data()):
         o.zero_grad()
-        cross_entropy(h(e(x)), x).backward()
-        o.step()
-        tally.append(len(x))
+        s.scale(cross_entropy(m(x), y) * (float("inf") if i % 3 == 1 else 1)).backward()
+        s.step(o)
+        s.update()
+        if i % 3 != 1:
+            tally.append(len(x))
 
 
 @loop
 def scaler_fused(tally):
-    m = net()
-    o = torch.optim.AdamW(m.parameters(), fused=True)
-    s = torch.amp.GradScaler("cpu", init_scale=4.0)
-    for i, (x, y) in enumerate(data()):
-        o.zero_grad()
-        s.scale(cross_entropy(m(x), y) * (float("inf") if i % 3 == 1 else 1)).backward()
-        s.step(o)
-        s.update()
-        if i % 3 != 1:
-            tally.append(len(x))
-
-
-@loop
-def scaler(tally):
-    m = net()
-    o = torch.optim.AdamW(m.parameters())
-    s = torch.amp.GradScaler("cpu", init_scale=4.0)
-    for i, (x, y) in enumerate(data()):
-        o.zero_grad()
-        s.scale(cross_entropy(m(x), y) * (float("inf") if i % 3 == 1 else 1)).backward()
-        s.step(o)
-        s.update()
-        if i % 3 != 1:
-            tally.append(len(x))
+    scaler(tally, fused=True)
 
 
 @doubted(MIXED)
 def mixup_previous(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     p = None
     for x, y in data():
         u = x if p is None else 0.5 * x + 0.5 * p
         p = x
-        o.zero_grad()
-        cross_entropy(m(u), y).backward()
-        o.step()
-        tally.append(len(x))
+        learn(m, o, u, y, tally)
 
 
 @loop
 def loss_weighting(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     r = torch.ones(())
     for x, y in data():
         l = cross_entropy(m(x), y)
@@ -827,8 +744,7 @@ def tensor_lr_from_loss(tally):
 
 @loop
 def memory_bank(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     bank = torch.zeros(8, 3)
     for i, (x, y) in enumerate(data()):
         z = m(x)
@@ -842,33 +758,24 @@ def memory_bank(tally):
 
 @loop
 def preallocated_rows(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     b = torch.zeros(4, 6)
     for x, y in data():
         for i in range(4):
             b[i] = x[i]
-        o.zero_grad()
-        cross_entropy(m(b), y).backward()
-        o.step()
-        tally.append(len(x))
+        learn(m, o, b, y, tally)
 
 
 @loop
 def half_of_batch(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     for x, y in data():
-        o.zero_grad()
-        cross_entropy(m(x[:2]), y[:2]).backward()
-        o.step()
-        tally.append(2)
+        learn(m, o, x[:2], y[:2], tally)
 
 
 @loop
 def stale_gradients(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     held = None
     for x, y in data():
         g = torch.autograd.grad(cross_entropy(m(x), y), list(m.parameters()))
@@ -882,8 +789,7 @@ def stale_gradients(tally):
 
 @loop
 def vmap_grads(tally):
-    m = net()
-    o = sgd(m)
+    m, o = net_and_sgd()
     ps = dict(m.named_parameters())
     f = lambda p, a, b: cross_entropy(torch.func.functional_call(m, p, (a[None],)), b[None])
     for x, y in data():

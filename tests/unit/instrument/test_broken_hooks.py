@@ -24,8 +24,11 @@ HOOKS = [
     ("accumulate.py sync", "recorder:Recorder.zeroed observer:TorchObserver._on_optimizer stop:RunLimits.release"),
     ("accumulate.py sync", "recorder:Recorder.begin batch_sizes:digest observer:TorchObserver._on_pass"),
     ("accumulate.py sync", "samplers:Loaders.epoch_of measurement:Measurement._read_marks"),
-    ("accumulate.py sync", "samplers:Loaders.begin ddp:DdpTimings.read states:States.last"),
-    ("accumulate.py sync", "loader_hooks:LoaderHooks._made observer:TorchObserver._on_ddp states:States.before_step"),
+    ("accumulate.py sync", "samplers:Loaders.begin ddp:DdpTimings.read torch_facts:States.last"),
+    (
+        "accumulate.py sync",
+        "loader_hooks:LoaderHooks._made observer:TorchObserver._on_ddp torch_facts:States.before_step",
+    ),
     ("accumulate.py sync", "loader_hooks:_announced_size observer:TorchObserver._on_process_group"),
     ("accumulate.py sync", "measurement:Measurement._device_answers"),
     ("accumulate.py sync", "measurement:Measurement._install"),

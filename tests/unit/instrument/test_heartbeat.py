@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ddp_ladder.diagnosis.hangs import main_stack
@@ -20,7 +19,6 @@ from ddp_ladder.run.hangs import Seen, read_heartbeat, stack_at_end, stacks
 from ddp_ladder_instrument import log, progress
 from ddp_ladder_instrument.progress import signs
 from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
-from ddp_ladder_instrument.table import StepTable
 
 NOTHING = Path("absent")  # of a program that reports no steps itself
 
@@ -257,24 +255,6 @@ def test_a_silent_rank_is_asked_for_its_stack_and_one_that_beats_shows_it_itself
         assert text == again[0] == again[1] or how == "calls"
         stacks_written = (tmp_path / "rank3.heartbeat").read_text().count("(most recent call first)")
         assert stacks_written == (1 if how == "calls" else 3)
-
-
-def test_the_shown_figures_are_of_one_moment() -> None:
-    """The thread that trains may count a step between two of them."""
-    recorder = Recorder()
-
-    class Watched(StepTable):
-        def __getattribute__(self, name: str) -> Any:
-            if name in ("count", "all_samples", "ended_at_s"):
-                seen.append(recorder._feeding._is_owned())  # type: ignore[attr-defined]
-            return super().__getattribute__(name)
-
-    seen: list[bool] = []
-    recorder.machine.table = Watched()
-    recorder.machine.table.add(4, 0, 0.01, 0.0, 7.0, 0.0, 1, 1, 1, 7.0)
-    seen.clear()
-    assert recorder.counted() == (1, 4, 7.0)
-    assert seen == [True] * 3
 
 
 def test_a_rank_that_joins_a_process_group_is_sent_no_signal_and_shows_its_stack_itself(tmp_path: Path) -> None:

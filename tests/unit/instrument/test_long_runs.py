@@ -10,7 +10,7 @@ import pytest
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument import table as table_module
 from ddp_ladder_instrument.contract import HEADER, MOST_ROWS
-from ddp_ladder_instrument.log import COLUMNS, RANK, WHOLE_EVENTS, Log, read_log
+from ddp_ladder_instrument.log import COLUMNS, WHOLE_EVENTS, read_log
 from ddp_ladder_instrument.machine import Batches, Judged
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.table import DdpTimes, StepTable
@@ -153,13 +153,6 @@ def test_a_long_run_has_all_rows_and_phases_and_a_short_log(recorder: Recorder) 
     kinds = [event[0] for event in read_log(recorder.log.to_bytes()).events()]
     assert WHOLE <= kinds.count(log.STEP) < WHOLE + 20
     assert len(kinds) < 5 * (WHOLE + 20) + 20
-
-
-def test_logs_that_are_joined_are_a_log_of_several_ranks(recorder: Recorder) -> None:
-    other = Log()
-    other.begin(7)
-    both = read_log(recorder.log.to_bytes() + other.to_bytes())
-    assert [event[3] for event in both.events() if event[0] == RANK] == [0, 7]
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 56, b"x" * 55])

@@ -103,33 +103,11 @@ NAMED = {
     "GradScaler skips, gradients are discarded after the step": World(count=6, zero="after", scaler=0b101000000),
     "GradScaler skips the step of one of two loaders": World(count=5, second="turns", scaler=1 << 3),
 }
-DOUBTFUL = {
-    "every second batch is skipped, and no input is seen": World(skip_at="draw", skips=0b0101010101, wrapped=False),
-    "alternating loaders draw ahead": World(count=8, ahead=3, second="turns"),
-    "one of alternating loaders' batches is skipped": World(second="turns", skip_at="draw", skips=1 << 4),
-    "validation with gradients on one batch, batches drawn ahead": World(
-        count=9, ahead=2, validate="inside", val_grad=True, val_eval=False, val_data="one"
-    ),
-    "batches skipped in eval mode": World(count=8, epochs=3, eval_training="each", last=2, skip_at="draw", skips=0b101),
-    "several steps on the batch of a pass that is over": World(source="next_iter", body="ppo"),
-    "a skipped batch of next(iter(loader))": World(source="next_iter", skip_at="draw", skips=1 << 4),
-    "no step but one before the training": World(warm_step=True, ends_at=0),
-    "few batches, three in one input, drawn ahead": World(ahead=2, count=9, group=3),
-    "several closures on a buffer": World(buffer=3, count=6, body="closure"),
-}
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_named_worlds(name: str) -> None:
     check(Loop(NAMED[name]).run())
-
-
-@pytest.mark.parametrize("name", DOUBTFUL)
-def test_named_worlds_of_which_a_doubt_is_said(name: str) -> None:
-    script = Loop(DOUBTFUL[name]).run()
-    judged = judge(script.log, None)
-    assert rows(judged.table) != script.rows, "it is exact now: a case for NAMED"
-    assert judged.batches.unclear
 
 
 def test_further_steps_on_a_batch_are_told() -> None:

@@ -36,7 +36,6 @@ LINES = (
     "optimizers.py per_layer",
     *(f"left_out.py {kind}" for kind in ("thrown", "no_grad", "aside", "breaks")),
     "snapshots.py",
-    "tutorial_imagenet.py -b 16",
     "-m package.train --batch-size 7",
 )
 VALIDATIONS = (

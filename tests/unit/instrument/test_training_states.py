@@ -13,7 +13,7 @@ import pytest
 import torch
 from ddp_ladder_instrument import accelerator
 from ddp_ladder_instrument.measurement import Measurement
-from ddp_ladder_instrument.states import MOST_VALUES, States
+from ddp_ladder_instrument.torch_facts import MOST_VALUES, States
 from instrument_support import python_named, run, script
 from scripts_support import run as run_script
 from scripts_support import warmed

@@ -149,7 +149,7 @@ def visible() -> str | None:
 def describe(device: torch.device | None) -> dict[str, Any]:
     """Return the record's ``device``."""
     if device is None or not is_gpu(device):
-        return {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"}
+        return host.cpu()
     index = device.index if device.index is not None else torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
     # Of a slice (MIG), the variable says which one. The UUID is that of its GPU in some versions of CUDA.

@@ -1,8 +1,8 @@
 """The log of a rank: what happened in its main thread, in the order in which it ended; nothing is decided here.
 
 A log is one array of doubles, COLUMNS of them for an event: kind, begin, end, thing and three amounts. Times are
-seconds of one monotonic clock (time.perf_counter). The first event of a rank is RANK, so logs that
-are joined end to end are a log of several ranks. ranks/rank<k>.log has these bytes, little-endian.
+seconds of one monotonic clock (time.perf_counter). The first event is RANK. ranks/rank<k>.log has these bytes,
+little-endian.
 
 The events of the first WHOLE_STEPS steps are kept; what follows, the state machine has seen live.
 """

@@ -319,7 +319,7 @@ class Machine:
         self.phases.add_save(begin_s, end_s, int(thing), a, b > 0)
 
     def _on_compile(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
-        self.phases.add_compilation(begin_s, end_s)
+        self.phases.compiles_s.append((begin_s, end_s))
 
     def _on_ddp(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         if thing != self._ddp_module:  # another module was wrapped since

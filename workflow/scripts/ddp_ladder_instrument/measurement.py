@@ -385,17 +385,12 @@ def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]
         record["peak_memory_bytes"] = {"host": memory, "device": record["peak_memory_bytes"]}
         record["memory_limit_bytes"] = {"host": limit, "device": record["memory_limit_bytes"]}
         return record, fingerprint
-    fields = ("backend", "gpus_seen", "parameters", "worker_batch_s")
     return {
-        **dict.fromkeys(fields),
-        "device": {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"},
+        **dict.fromkeys(("backend", "parameters")),
+        "device": host.cpu(),
         "peak_memory_bytes": {"host": memory, "device": None},
         "memory_limit_bytes": {"host": limit, "device": None},
-    }, dict.fromkeys(
-        (
-            "backend_class", "parameter_dtype", "autocast_dtype", "optimizer", "torch", "cuda", "nccl", "threads",
-        )
-    )  # fmt: skip
+    }, {}
 
 
 def _startup(measurement: Measurement) -> dict[str, float | None]:

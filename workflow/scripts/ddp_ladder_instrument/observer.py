@@ -17,9 +17,8 @@ from ddp_ladder_instrument.files import NotMeasured, RunSettings, write_atomical
 from ddp_ladder_instrument.recorder import NEVER, Recorder
 from ddp_ladder_instrument.samplers import LoaderPass, Loaders
 from ddp_ladder_instrument.saves import Saves
-from ddp_ladder_instrument.states import States
 from ddp_ladder_instrument.stop import RunLimits
-from ddp_ladder_instrument.torch_facts import Kept, Named, RankFacts
+from ddp_ladder_instrument.torch_facts import Kept, Named, RankFacts, States
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.witness import Witness

@@ -172,6 +172,11 @@ class Recorder:
             table = self.settled.table
             return table.count, table.all_samples, table.ended_at_s[-1]
 
+    def _note(self, kind: int, thing: float = 0, a: float = 0, b: float = 0, c: float = 0) -> None:
+        """Add what happens now."""
+        now_s = time.perf_counter()
+        self.log.add(kind, now_s, now_s, thing, a, b, c)
+
     def _mark(self) -> int:
         return NO_MARK if self.marks is None else self.marks.add()
 
@@ -181,8 +186,7 @@ class Recorder:
         """Begin a pass over a loader, of so many samples that are no padding (-1: unknown); return its number."""
         self._passes += 1
         number = self._passes
-        now_s = time.perf_counter()
-        self.log.add(log.PASS, now_s, now_s, number, loader, real, self._mark() if is_main else OTHER_THREAD)
+        self._note(log.PASS, number, loader, real, self._mark() if is_main else OTHER_THREAD)
         self._begun.append(number)
         self.active = -1
         return number
@@ -193,13 +197,12 @@ class Recorder:
 
     def draws_at(self, number: int, place: Place) -> None:
         """Note the place that draws the first batch of a pass."""
-        now_s = time.perf_counter()
         known = self.places
         if place not in known and len(known) < MOST_PLACES:
             known[place] = len(known)
             if place in self._never_train:
                 self.beside.add(known[place])
-        self.log.add(log.PLACE, now_s, now_s, number, known.get(place, -1))
+        self._note(log.PLACE, number, known.get(place, -1))
 
     def drawn(self, number: int, entered_s: float, size: int, left_out: int, with_grad: bool, mark: int) -> None:
         """Note a batch of ``size`` indices, padding included, of which ``left_out`` did not arrive."""
@@ -216,8 +219,7 @@ class Recorder:
 
     def ended(self, number: int, exhausted: bool) -> None:
         """Note that a pass is over; the garbage collector may call this in any thread, and at any time."""
-        now_s = time.perf_counter()
-        self.log.add(log.END, now_s, now_s, number, exhausted, 0, self._mark())
+        self._note(log.END, number, exhausted, 0, self._mark())
         self._is_over = True
         if self.active == number:
             self.active = -1
@@ -244,13 +246,11 @@ class Recorder:
 
     def skipped(self) -> None:
         """Note a step that GradScaler skips."""
-        now_s = time.perf_counter()
-        self.log.add(log.SKIP, now_s, now_s)
+        self._note(log.SKIP)
 
     def mode(self, is_train: bool) -> None:
         """Note that the trained model is put in another mode."""
-        now_s = time.perf_counter()
-        self.log.add(log.TRAIN if is_train else log.EVAL, now_s, now_s, 0, 0, 0, self._mark())
+        self._note(log.TRAIN if is_train else log.EVAL, 0, 0, 0, self._mark())
         self.active = -1
         self.feed()  # eval and train mode are asked for
 
@@ -292,8 +292,7 @@ class Recorder:
 
     def joined_unevenly(self) -> None:
         """Note DDP's join(): ranks may make different numbers of steps."""
-        now_s = time.perf_counter()
-        self.log.add(log.UNEVEN, now_s, now_s)
+        self._note(log.UNEVEN)
 
     def replayed(self, graph: int, begin_s: float) -> None:
         """Note the replay of a CUDA graph; if it contains a step, that is one."""
@@ -377,19 +376,17 @@ class Recorder:
 
     def end_measured(self) -> None:
         """Note that the steps that follow are not measured."""
-        now_s = time.perf_counter()
-        self.log.add(log.MEASURED, now_s, now_s)
+        self._note(log.MEASURED)
         self.feed()
 
     def end(self) -> None:
         """End the log: the program is over, and the marks that the device has passed are known."""
         self._add_saved_aside()
         self.feed()
-        now_s = time.perf_counter()
         if self.marks is not None:
             for number, passed_s in self.marks.passed_s():
                 self.log.add(log.MARK, passed_s, passed_s, number)
-        self.log.add(log.OVER, now_s, now_s)
+        self._note(log.OVER)
         self.feed(cuts=False)  # the marks are kept
 
     def judged(self) -> Judged:

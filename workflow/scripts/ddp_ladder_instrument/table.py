@@ -242,8 +242,8 @@ class Phases:
         self._validations_s: deque[tuple[float, float, Pass]] = deque(maxlen=MOST)
         self._evals_s: deque[tuple[float, float]] = deque(maxlen=MOST)  # in which no pass began
         self._saves_s: deque[tuple[float, float]] = deque(maxlen=MOST)
-        self._rests_s: deque[tuple[float, float]] = deque(maxlen=MOST)
-        self._compiles_s: deque[tuple[float, float]] = deque(maxlen=MOST)
+        self.rests_s: deque[tuple[float, float]] = deque(maxlen=MOST)  # beside the training, from a step to a draw
+        self.compiles_s: deque[tuple[float, float]] = deque(maxlen=MOST)
         self.saves = Saves()
         self._epoch_steps: deque[int] = deque(maxlen=MOST)
         self._evaluating_since_s: float | None = None
@@ -274,13 +274,6 @@ class Phases:
         self._saves_s.append((begin_s, end_s))
         self.saves.add(end_s - begin_s, kind, size, is_aside)
 
-    def add_rest(self, begin_s: float, end_s: float) -> None:
-        """Note what a rank did beside the training from a step to the next draw."""
-        self._rests_s.append((begin_s, end_s))
-
-    def add_compilation(self, begin_s: float, end_s: float) -> None:
-        self._compiles_s.append((begin_s, end_s))
-
     def forget_saves(self) -> None:
         """Note the end of the first step: what was saved before is no state of the training."""
         self._saves_s.clear()
@@ -303,7 +296,7 @@ class Phases:
             "validations_s": spans([*passes, *self._evals_s]),
             "without_a_pass_s": spans(self._evals_s),
             "saves_s": spans(self._saves_s),
-            "rests_s": spans(self._rests_s),
-            "compiles_s": spans(self._compiles_s),
+            "rests_s": spans(self.rests_s),
+            "compiles_s": spans(self.compiles_s),
             "saves": self.saves.summary(),
         }

@@ -174,7 +174,7 @@ class PassTimer:
         longer_s = rest_s - usual.rest_s
         if longer_s > max(LONG_REST_S, TIMES_REST * usual.rest_s, TIMES_STEP * usual.step_s):
             pass_.carried_s -= longer_s
-            self._phases.add_rest(self._rest_began_s, self._rest_began_s + longer_s)
+            self._phases.rests_s.append((self._rest_began_s, self._rest_began_s + longer_s))
 
     def usual_turn(self) -> UsualTurn | None:
         """Return what was usual so far; None after few steps."""
