@@ -15,7 +15,7 @@ import pytest
 from climbs import climb
 from cluster import Cluster
 from cluster_config import Spec
-from ddp_ladder.live.status import ASK_EVERY_S
+from ddp_ladder.live.screen import ASK_EVERY_S
 from make_files import write_programs
 from project_copy import ONE_STAGE, copy_project, loop_with
 from watch_screen import ANYONE, WATCH, Screen

@@ -41,7 +41,7 @@ from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.ladder import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
-from ddp_ladder.climb.notices import GateNotices, Notices
+from ddp_ladder.climb.start import GateNotices, Notices
 from ddp_ladder.climb.production import production_text
 from ddp_ladder.production.plan import rehearsal_text
 from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_terminal, notify, stop

@@ -17,7 +17,7 @@ from ddp_ladder.gates.gate import performance
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.live import screen
-from ddp_ladder.live.status import LadderState, ScaleState
+from ddp_ladder.live.screen import LadderState, ScaleState
 from ddp_ladder.plan.plan import Units
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddp_ladder.climb.notices import Notices, of_slow_links
+from ddp_ladder.climb.start import Notices, of_slow_links
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.records.raw_models import Slow, SlowFile, read_run_file
 from ddp_ladder.settings.keys import Notice, Notify

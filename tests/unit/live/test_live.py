@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.live import status
-from ddp_ladder.live.screen import picture
-from ddp_ladder.live.status import LadderState, Reader
+from ddp_ladder.live import screen as status
+from ddp_ladder.live.screen import LadderState, Reader, picture
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, write_job_end
 from ddp_ladder.slurm.query import SlurmError

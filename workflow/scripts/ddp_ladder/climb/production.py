@@ -14,8 +14,7 @@ from shlex import join
 
 from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob, submission
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.notices import Notices, of_slow_links
-from ddp_ladder.climb.start import require_admission
+from ddp_ladder.climb.start import Notices, of_slow_links, require_admission
 from ddp_ladder.common.files import SCRIPTS, RunDirectory, make_directory, shown_path, write_json
 from ddp_ladder.common.findings import Finding
 from ddp_ladder.common.formats import count, signal_of

@@ -29,9 +29,9 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob, submission
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.notices import GateNotices
 from ddp_ladder.climb.start import (
     FailedJob,
+    GateNotices,
     check_before_submission,
     no_such_target,
     require_every_job_over,
