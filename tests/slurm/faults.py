@@ -217,6 +217,12 @@ def listen(cluster: Cluster) -> None:
     cluster.daemon("listener", [sys.executable, "-c", serve], node="node1")
 
 
+def slow_down(cluster: Cluster) -> None:
+    """Make the network the limit of what nodes exchange, as on a cluster, and that of node3 slow; a CPU may be busy."""
+    for node in cluster.nodes:
+        cluster.run(LIMIT.format(mbit=30 if node == "node3" else 150).split(), node=node)
+
+
 def to_second_node(command: str, number: signal.Signals) -> Callable[[Cluster, Climb], None]:
     """Return what sends a signal to the processes of the run's second node whose command has this pattern."""
 
@@ -245,7 +251,7 @@ OWN_PATH = {"software": {"setup": 'export PYTHONPATH="$PWD/path/$SLURMD_NODENAME
 OTHER_TORCH = "import sys; sys.path.pop(0); del sys.modules['torch']; import torch; torch.__version__ = '2.0.1'"
 NO_SHARED_MEMORY = ("mount", "-o", "remount,ro", "/dev/shm")  # a node that does not work
 SCRIPTS_PORT = 29_999
-SLOW = "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms"  # far below the others
+LIMIT = "tc qdisc replace dev ib0 root tbf rate {mbit}mbit burst 64kb latency 300ms"
 FILL = "[disk.write(bytes(4096)) for disk in [open('ballast', 'wb', buffering=0)] for _ in iter(int, 1)]"
 COFFEE = "raise ValueError('out of coffee')"
 HOG = "hog = bytearray(b'x') * 6_000_000_000; time.sleep(60)"
@@ -317,7 +323,7 @@ FAULTS = (
         "node3",
         scale="4x1",
         nodes=4,
-        before=lambda cluster: cluster.run(SLOW.split(), node="node3"),
+        before=slow_down,
         config={"preflight": {"enabled": True, "min_busbw_gb_per_s": 1000}},
     ),
     Fault(

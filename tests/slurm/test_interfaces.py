@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
 from project_copy import Checkout, copy_project
-from scales import MEETING, MEETING_OR_NOT, prepare, salloc, scale_job, witnesses
+from scales import MEETING_OR_NOT, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -71,13 +70,3 @@ def test_each_node_uses_its_own_interface_and_the_sites_variables(
     log = (met.results / "runs" / run / "train.log").read_text()
     point = f"{head['address']}:{run_file['rendezvous']['port']}"
     assert log.count(f"ddp-ladder: head node node1, {point} on {INTERFACES[0]}\n") == 1
-
-
-def test_a_wrong_name_on_one_node_is_named_with_key_and_node(ethernet: Cluster, tmp_path: Path) -> None:
-    checkout = copy_project(tmp_path)
-    prepare(checkout, MEETING, "3x1", site({**MAP, "node3": "ens1f7"}))
-    climb(ethernet, checkout)
-    failure = checkout.record("default/weak/3x1/r1")["failure"]
-    why = "node 2 (node3): network.interface: no interface ens1f7 with an IPv4 address on node3; there are lo, ens1f0"
-    assert (failure["verdict"], failure["why"]) == ("software or network could not be set up", why)
-    assert "network.interface in cluster.yaml" in failure["next"]
