@@ -21,7 +21,7 @@ from worlds import CHOICES, Loop, Script, World, ordinary, place, sensible, worl
 
 FACTS = {
     "world_size": 1, "warmup_steps": 2, "samples_per_step": None, "source": "counted", "began_at_s": 1e9,
-    "training_ended_at_s": 2e9, "later_stage": False, "digests": {}, "collectives": [],
+    "training_ended_at_s": 2e9, "digests": {}, "collectives": [],
     "places": [[*place(k)] for k in range(3)],
     "loaders": [{"num_workers": 0, "shards": True, "dataset": k, "unclear_sizes": []} for k in range(3)],
     "ddp": {"bucket_bytes": [400]},

@@ -147,18 +147,6 @@ def test_the_last_throughput_is_of_steps_and_not_of_the_time_when_a_rank_ends(
     assert last["samples_per_s"] == pytest.approx(2 * 4 / 0.5) if further_step else last == shown
 
 
-def test_of_a_pipeline_the_ranks_with_its_first_stage_count_the_samples(tmp_path: Path) -> None:
-    recorder = Recorder()
-    recorder.hold_stage(0, 4)
-    heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 8)
-    add(recorder, 0.1)
-    heart._show(tmp_path / "progress.json")
-    add(recorder, 0.5)
-    heart._show(tmp_path / "progress.json")
-    shown = json.loads((tmp_path / "progress.json").read_text())
-    assert shown["samples_per_s"] == pytest.approx(2 * 4 / 0.5)
-
-
 def test_progress_counts_the_saves_that_are_written(tmp_path: Path) -> None:
     recorder = Recorder()
     heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 1)

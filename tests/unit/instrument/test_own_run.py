@@ -114,19 +114,14 @@ def test_tasks_of_srun_without_a_process_group_leave_a_record_each(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("stages", "source", "said"),
+    ("source", "said"),
     [
-        (None, "counted", ["400 samples/s if all ranks are alike: 100 of rank 0 x 4", "4,000 tokens/s if all"]),
-        (
-            4,
-            "counted",
-            ["throughput     100 samples/s\n", "tokens         1,000 tokens/s,"],
-        ),  # all work on the same ones
-        (None, "guessed", ["(samples: guessed)", "a guess: a batch may have 1 or 64; in the ladder, workload.samples"]),
+        ("counted", ["400 samples/s if all ranks are alike: 100 of rank 0 x 4", "4,000 tokens/s if all"]),
+        ("guessed", ["(samples: guessed)", "a guess: a batch may have 1 or 64; in the ladder, workload.samples"]),
     ],
 )
 def test_the_throughput_of_four_ranks(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, stages: int | None, source: str, said: list[str]
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, source: str, said: list[str]
 ) -> None:
     table = StepTable()
     for _ in range(4):
@@ -138,7 +133,6 @@ def test_the_throughput_of_four_ranks(
         "backend": "gloo",
         "exit_code": 0,
         "source": source,
-        "pipeline_stages": stages,
         "device": {"name": "cpu", "kind": "cpu"},
         "fingerprint": {"slow_settings": []},
         "peak_memory_bytes": {},

@@ -32,7 +32,7 @@ class Judged:
 warm = warmed("torch", "torch._dynamo", "numpy")
 
 
-def judged(warm: Warm, results: Path, how: str, epochs: int = 1, script: str = "wrong.py") -> Judged:
+def judged(warm: Warm, results: Path, how: str, epochs: int = 1) -> Judged:
     """Put what the script's two ranks really left in the place of a good run, and judge its stage."""
     plan = write_ladder(
         results,
@@ -42,7 +42,7 @@ def judged(warm: Warm, results: Path, how: str, epochs: int = 1, script: str = "
         warmup_steps=2,
         min_steps=10,
         batch_per_gpu=8,
-        script=str(SCRIPTS / script),
+        script=str(SCRIPTS / "wrong.py"),
         args=(how,),
     )
     spec = next(spec for spec in plan.runs if spec.world_size == 2)
@@ -50,7 +50,7 @@ def judged(warm: Warm, results: Path, how: str, epochs: int = 1, script: str = "
     shutil.rmtree(run.ranks)
     began_s = time.time()
     variables = {"DDP_LADDER_RUN": str(run.run), "EPOCHS": str(epochs), "GROUP_RANK": "0"}
-    ranks = warm.run(results, [str(SCRIPTS / script), how], 2, **variables)
+    ranks = warm.run(results, [str(SCRIPTS / "wrong.py"), how], 2, **variables)
     code = max(rank.code for rank in ranks)
     here, times = {"host": socket.gethostname()}, {"ended_at_s": time.time()}
     edit(run.agent_end(Agent(0, None)), lambda end: end.update(exit_code=code, launched_at_s=began_s, **times, **here))
@@ -137,20 +137,6 @@ def test_without_set_epoch_every_epoch_has_the_same_order(warm: Warm, tmp_path: 
     assert "every epoch has the same order: DistributedSampler shuffles" in words(ran)
     assert "but set_epoch was not called, or only with 0, in 2 whole passes over the training data" in words(ran)
     assert "call sampler.set_epoch(epoch) at the beginning of each epoch" in words(ran)
-
-
-def test_a_pipeline_is_not_checkable_and_its_samples_are_those_of_the_first_stage(warm: Warm, tmp_path: Path) -> None:
-    ran = judged(warm, tmp_path, "", script="pipeline.py")
-    assert ran.record.failure is None, ran.record.failure
-    assert ran.verdict.is_open
-    checks = {check.kind: check.measured for check in ran.record.checks}
-    assert checks["equal parameters"] == "not checkable: 2 stages of a pipeline"
-    assert "disjoint data" not in checks
-    (remark,) = ran.record.remarks
-    assert remark.measured.startswith("the model is a pipeline of 2 stages")
-    assert [rank.samples for rank in ran.record.ranks] == [24 * 16, 0]
-    assert (ran.record.fingerprint.batch_per_gpu, ran.record.fingerprint.global_batch) == (8, 16)
-    assert ran.record.flops is None or ran.record.flops.of_model is None
 
 
 MEANT = {  # epochs, remark

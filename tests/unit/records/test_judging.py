@@ -45,7 +45,7 @@ def write_log(directory: RunDirectory, rank: int, cut_at: int | None = None) -> 
     facts = {
         "sha256": sha256(data), "world_size": 1, "warmup_steps": 5, "samples_per_step": None, "source": "counted",
         "began_at_s": STARTED_AT_S, "training_ended_at_s": STARTED_AT_S + now_s, "is_cut": cut_at is not None,
-        "later_stage": False, "loaders": [{**LOADER, "dataset": 0, "unclear_sizes": []}], "digests": {},
+        "loaders": [{**LOADER, "dataset": 0, "unclear_sizes": []}], "digests": {},
         "collectives": [], "ddp": None,
     }  # fmt: skip
     edit_rank(directory, rank, log=facts)

@@ -50,7 +50,7 @@ def write_log(run: RunDirectory) -> None:
         events.add(log.STEP, now_s, now_s, 0, 0, 0, -1)
     events.add(log.OVER, now_s, now_s)
     (run.ranks / "rank0.log").write_bytes(events.to_bytes())
-    edit_rank(run, 0, log={"samples_per_step": None, "later_stage": False, "places": [PLACE["lines"]]})
+    edit_rank(run, 0, log={"samples_per_step": None, "places": [PLACE["lines"]]})
 
 
 class Script:

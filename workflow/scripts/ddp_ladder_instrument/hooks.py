@@ -241,16 +241,6 @@ def _note_shards(_begin_s: float, args: Sequence[Any]) -> None:
             FSDP_SHARDS[parameter] = True
 
 
-def patch_pipelining(module: Any, recorder: Recorder) -> None:
-    """Note the first of a pipeline's stages that this rank holds."""
-
-    def note(_begin_s: float, args: Sequence[Any]) -> None:
-        held, stages = int(args[0].stage_index), int(args[0].num_stages)
-        recorder.hold_stage(held if recorder.stages is None else min(held, recorder.stages[0]), stages)
-
-    patch_call(module._PipelineStageBase, "__init__", note)
-
-
 def patch_process_group(on_joins: Callable[..., None], on_initialised: Callable[[float], None]) -> None:
     """Tell when a process joins a process group, and where, and when no more; afterwards when it began to.
 

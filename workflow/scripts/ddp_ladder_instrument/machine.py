@@ -48,7 +48,6 @@ class Machine:
     samples_per_step: replaces counted samples, for loops without a DataLoader. beside: places whose batches never
     train: their passes are validations. turn: what is usual in the whole log, if that is known. on_pass: called with
     the number of each training pass at its first step.
-    later_stage: of a pipeline, not the first.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Machine:
         self.calls = 0
         self._empty = 0  # steps without a batch, also none that was drawn ahead
         self._again = 0
-        self.uneven = self.later_stage = False
+        self.uneven = False
         self.first_step_ended_s: float | None = None
         self.collectives: dict[float, list[float]] = {}  # calls, bytes, seconds, from the second step on
         self._of_step: dict[float, list[float]] = {}  # the same of the running step
@@ -407,8 +406,6 @@ class Machine:
             for each in self._pending:  # they count for the row that is the first now
                 each.begin_step(0)
         self._empty += not (samples or padding or self.trained.uses_ahead)
-        if self.later_stage:  # of a pipeline: the ranks with the first stage count the samples for all
-            samples = padding = 0
         unix_s, counts = self.unix_s(now_s), (self._backwards, self._made, self._sent)
         table.add(samples, padding, max(0.0, seconds), wait_s, unix_s, comm_s, *counts, host_s)
         if table.count == 1:
@@ -479,7 +476,6 @@ class Machine:
             if row < table.single:
                 table.ddp[row] = self._of_whole_step(times, row)
         first_s = self.first_step_ended_s
-        empty = 0 if self.later_stage else self._empty
         whole, newest = self.whole.copy(), self._newest
         if newest is not None and not newest.exhausted:  # the end of the run cut it short
             whole[newest.loader] += 1
@@ -494,7 +490,7 @@ class Machine:
             Batches(
                 trained.drawn,
                 trained.untrained + trained.waiting,
-                trained.unclear + empty,
+                trained.unclear + self._empty,
                 self._again,
             ),
             self.uneven,
@@ -559,7 +555,7 @@ class Judged(NamedTuple):
         return live._replace(table=self.table, phases=phases, first_step_ended_at_s=first_s)
 
 
-def judge(events: Log, samples_per_step: int | None, later_stage: bool = False, beside: Collection[int] = ()) -> Judged:
+def judge(events: Log, samples_per_step: int | None, beside: Collection[int] = ()) -> Judged:
     """Return what a whole log means: it is read twice, as the usual turn of a step shows only at its end.
 
     beside: places whose batches never train.
@@ -568,7 +564,7 @@ def judge(events: Log, samples_per_step: int | None, later_stage: bool = False, 
     turn: UsualTurn | None = None
     for _ in range(2):
         machine = Machine(samples_per_step, beside, turn)
-        machine.later_stage, machine.marks = later_stage, marks
+        machine.marks = marks
         machine.feed(events.events())
         turn = machine.timer.usual_turn()
     return machine.judged()

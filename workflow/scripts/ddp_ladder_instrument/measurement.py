@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 FSDP = "torch.distributed.fsdp._flat_param"
-PIPELINING = "torch.distributed.pipelining.stage"
 CHECKPOINTS = "torch.distributed.checkpoint.state_dict_saver"
 CHECKPOINT_FILES = "torch.distributed.checkpoint.filesystem"
 WATCHED = {
@@ -49,7 +48,6 @@ WATCHED = {
     "webdataset.compat": "samples of webdataset's loader",
     TORCHDATA: "samples of torchdata's loader",
     FSDP: "shards of FullyShardedDataParallel",
-    PIPELINING: "stages of a pipeline",
     CHECKPOINTS: "saves of torch.distributed.checkpoint",
     CHECKPOINT_FILES: "bytes that torch.distributed.checkpoint saves",
 }
@@ -124,7 +122,6 @@ class Measurement:
             "webdataset.compat": loaders.patch_webdataset,
             TORCHDATA: loaders.patch_torchdata,
             FSDP: hooks.patch_fsdp,
-            PIPELINING: partial(hooks.patch_pipelining, recorder=self.recorder),
             CHECKPOINTS: saves.patch_checkpoint,
             CHECKPOINT_FILES: saves.patch_writer,
         }
@@ -294,7 +291,6 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
     """Return the rank's end record, without the digests of its steps and its log."""
     end, place, judged = measurement.program_end, _place(measurement), measurement.judge()
     observed, precision = _observed(measurement)
-    stages = measurement.recorder.stages
     modes = sorted(measurement.observer.slow_modes) if measurement.observer is not None else ()
     device, facts = observed["device"], _log_facts(measurement, place["world_size"])
     fields = judged_fields(judged, facts)
@@ -314,8 +310,6 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "handled": end.handled,
         "own_rendezvous": measurement.heartbeat.own_rendezvous,
         "after_training": end.after_training,
-        "pipeline_stage": stages and stages[0],
-        "pipeline_stages": stages and stages[1],
         **observed,
         **fields,
         "startup_s": {**_startup(measurement), **fields["startup_s"]},
@@ -353,7 +347,6 @@ def _log_facts(measurement: Measurement, world_size: int) -> dict[str, Any]:
         "began_at_s": measurement.started_at_s if launched_at_s is None else launched_at_s,
         "training_ended_at_s": measurement.training_ended_at_s,
         "is_cut": measurement.recorder.log.is_cut,
-        "later_stage": measurement.recorder.machine.later_stage,
         "loaders": [] if observer is None else observer.loaders.facts,
         "digests": {} if observer is None else {str(key): found for key, found in observer.loaders.digests.items()},
         "collectives": [*measurement.recorder.collectives],

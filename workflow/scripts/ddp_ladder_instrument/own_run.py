@@ -127,13 +127,12 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         each_s = sorted((seconds / steps, steps) for seconds, steps in zip(times_s, rows))
         total_s, median_s = sum(times_s), _reached_by(0.5, each_s)
         rate = samples / total_s
-        counting = world_size // (record["pipeline_stages"] or 1)  # of a pipeline, the ranks with the first stage count
         # Rank 0 does not wait for what the others have counted: they may be gone.
-        if_alike = " if all ranks are alike" if counting > 1 else ""
-        of_ranks = f"{if_alike}: {_figure(rate)} of rank 0 x {counting} ranks" if if_alike else ""
+        if_alike = " if all ranks are alike" if world_size > 1 else ""
+        of_ranks = f"{if_alike}: {_figure(rate)} of rank 0 x {world_size} ranks" if if_alike else ""
         source = "" if record["source"] == "counted" else f" (samples: {record['source']})"
         if samples:
-            yield "throughput", f"{_figure(rate * counting)} samples/s{of_ranks}{source}"
+            yield "throughput", f"{_figure(rate * world_size)} samples/s{of_ranks}{source}"
         else:
             steps = f"{_figure(count / total_s)} steps/s, of unknown samples: no batch came from a DataLoader"
             yield "throughput", f"{steps}; in the ladder, workload.samples_per_step sets them"
@@ -147,7 +146,7 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         tokens = record["loader"] and record["loader"].get("tokens_per_sample")
         if tokens and record["source"] == "counted":
             each = f", as input_ids has {tokens} of each sample"
-            yield "tokens", f"{_figure(rate * counting * tokens)} tokens/s{if_alike}{each}"
+            yield "tokens", f"{_figure(rate * world_size * tokens)} tokens/s{if_alike}{each}"
         most_s = _reached_by(0.95, each_s)
         steps = f"{count} steps after {warm} of warm-up"
         yield "step", f"median {_figure(1e3 * median_s)} ms, 95 % below {_figure(1e3 * most_s)} ms; {steps}"

@@ -195,16 +195,14 @@ class Heartbeat:
 
     def _show(self, path: Path) -> None:
         """Write progress.json: steps and saves so far, and the throughput since it was last written."""
-        machine, stages, (steps, samples, ended_s) = self._recorder.machine, self._recorder.stages, self._shown
-        # Of a pipeline, one of so many ranks counts the samples.
-        counting = self._world_size() / (stages[1] if stages else 1)
+        machine, (steps, samples, ended_s) = self._recorder.machine, self._shown
         # Between the ends of steps: the last progress of a run comes at any time after the one before it.
         now = self._recorder.counted()
         took_s = now[2] - ended_s if steps else 0.0
         content = {
             "step": now[0],
             "saves": machine.phases.saves.over,
-            "samples_per_s": (now[1] - samples) * counting / took_s if took_s > 0 else None,
+            "samples_per_s": (now[1] - samples) * self._world_size() / took_s if took_s > 0 else None,
             "elapsed_s": time.perf_counter() - (machine.first_step_ended_s or time.perf_counter()),
             "updated_at_s": time.time(),
         }

@@ -41,7 +41,7 @@ class Recorder:
     sampler, -1 if it is not known.
     read_times: called after step ``read_at``; returns the next such step.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
-    marks: on a GPU, its marks. stages: of a pipeline, the first that this rank holds and their number; None without.
+    marks: on a GPU, its marks.
     joins: this process is in init_process_group().
     machine: sees each step at once, so that all ranks end at the same one. settled: on a GPU, a fused optimizer's step
     once the device tells that GradScaler did not skip it, which nobody waits for; else it is the same machine.
@@ -56,7 +56,6 @@ class Recorder:
         self._samples_per_step = samples_per_step
         self._rank = rank
         self.marks: Marks | None = None
-        self.stages: tuple[int, int] | None = None
         self.calls = 0
         self.stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
@@ -339,9 +338,7 @@ class Recorder:
             kind = log.UNSETTLED
             self._unsettled.append((mark, copy))
             if self.settled is self.machine:
-                settled = Machine(self._samples_per_step, beside=self.beside)
-                settled.later_stage = self.machine.later_stage
-                self.settled = settled
+                self.settled = Machine(self._samples_per_step, beside=self.beside)
         self.log.rows.extend((kind, now_s, now_s, number, 0, 0, mark))
         self.rests_until_s = now_s + LONG_REST_S
         self._let_step(now_s)
@@ -369,11 +366,6 @@ class Recorder:
             self.check_at = self.check_limits(steps, now_s)
             self._ended = False
 
-    def hold_stage(self, first: int, stages: int) -> None:
-        """Note which of a pipeline's stages this rank holds: the ranks with the first one count the samples for all."""
-        self.stages = first, stages
-        self.machine.later_stage = self.settled.later_stage = first > 0
-
     def end_measured(self) -> None:
         """Note that the steps that follow are not measured."""
         self._note(log.MEASURED)
@@ -390,7 +382,7 @@ class Recorder:
         self.feed(cuts=False)  # the marks are kept
 
     def judged(self) -> Judged:
-        found = judge(self.log, self._samples_per_step, self.machine.later_stage, self.beside)
+        found = judge(self.log, self._samples_per_step, self.beside)
         return found.join(self.settled.judged()) if self.log.is_cut else found
 
 

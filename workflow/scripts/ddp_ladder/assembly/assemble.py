@@ -120,8 +120,6 @@ def _flops(raw: RawRun) -> Flops | None:
     """Return the FLOPs that the witness run counted; of a run of an earlier version, those that it counted itself."""
     if not raw.spec.count_flops:
         return None
-    if raw.pipeline_stages:
-        return Flops.from_json({"why": "the model is a pipeline, of which rank 0 holds one stage"})
     if 0 in raw.ranks and (counted := raw.ranks[0].end.flops):
         return counted
     witness = raw.run.witness
@@ -208,7 +206,7 @@ def _fingerprint(raw: RawRun) -> Fingerprint:
     if 0 not in raw.ranks:
         return Fingerprint()
     first, repository, unknown = raw.ends[0], raw.run.repository, unread(raw.ends)
-    batch, ddp = first.fingerprint.batch_per_gpu, first.ddp
+    ddp = first.ddp
     buckets = tuple(ddp.bucket_bytes) if ddp and ddp.bucket_bytes else None
     # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
     names = {end.device.name for end in raw.ends if is_gpu(end.device.kind)}
@@ -217,7 +215,6 @@ def _fingerprint(raw: RawRun) -> Fingerprint:
         **dict(first.fingerprint),
         **dict.fromkeys(unknown),
         "unread": tuple(unknown),
-        "batch_per_gpu": batch and batch // (raw.pipeline_stages or 1),
     }
     return Fingerprint(
         **of_first,
@@ -241,7 +238,7 @@ def _fingerprint(raw: RawRun) -> Fingerprint:
 
 def _dataset_size(raw: RawRun) -> int | None:
     """Return the samples of the whole training data; None if it is not known which part of them a rank has."""
-    ends = [end for end in raw.ends if not end.pipeline_stage]
+    ends = raw.ends
     loaders = [end.loader for end in ends if end.loader]
     sizes = [loader.dataset_size for loader in loaders if loader.dataset_size]
     if not raw.has_all_ranks or len(sizes) < len(ends):
@@ -256,8 +253,7 @@ def _dataset_size(raw: RawRun) -> int | None:
 
 def _tokens_per_sample(raw: RawRun) -> int | None:
     """Return the tokens of every sample; None unless the loaders of all ranks counted samples of one length."""
-    ends = [end for end in raw.ends if not end.pipeline_stage]
-    counted = (end.loader.tokens_per_sample if end.loader and end.source == "counted" else None for end in ends)
+    counted = (end.loader.tokens_per_sample if end.loader and end.source == "counted" else None for end in raw.ends)
     return one_of(counted) if raw.has_all_ranks else None
 
 

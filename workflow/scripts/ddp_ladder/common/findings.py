@@ -22,7 +22,7 @@ CheckKind = Literal[
 ]  # fmt: skip
 """Of a run: a run with a failed check is a failed run."""
 RemarkKind = Literal[
-    "fingerprint", "slow settings", "wrapper", "pipeline", "log", "profile", "flops", "untrained batches",
+    "fingerprint", "slow settings", "wrapper", "log", "profile", "flops", "untrained batches",
     "doubtful count", "witness", "batch", "dataset", "disjoint data", "undivided data", "end", "one rank alone",
     "uneven inputs", "unexplained", "unsteady", "whole loop",
 ]  # fmt: skip

@@ -255,8 +255,7 @@ def _whole_log(raw: RawRun) -> Diagnosis:
 
 def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
     """Check that every rank counted samples from start to end; without them the throughput means nothing."""
-    later = {end.rank for end in raw.ends if end.pipeline_stage}  # the first stages count for them
-    empty = [k for k, rank in raw.ranks.items() if rank.steps.samples.sum() == 0 and k not in later]
+    empty = [k for k, rank in raw.ranks.items() if rank.steps.samples.sum() == 0]
     rates = throughput.blocks_samples_per_s if throughput else ()
     idle = sum(rate == 0 for rate in rates)
     measured = f"none in {idle} of {len(rates)} blocks of steps" if idle else "on every rank, all the time"

@@ -85,8 +85,7 @@ def diagnose(
 def one_model(raw: RawRun) -> Iterator[Diagnosis]:
     """Yield every finding that the evidence allows, causes first."""
     yield _devices(raw)
-    if not raw.pipeline_stages:
-        yield from _disjoint_data(raw.ends)
+    yield from _disjoint_data(raw.ends)
     yield from _finite(raw.ends)
     yield _equal_parameters(raw)
     if len(raw.ends) > 1:
@@ -219,12 +218,9 @@ def _not_finite(end: RankEnd) -> str:
 def _equal_parameters(raw: RawRun) -> Diagnosis:
     """Check that all replicas end with the same bits, as replicas that were trained together do.
 
-    Of sharded models (FSDP) and pipelines nothing is compared, but what DDP wraps is a replica, sharded or not.
+    Of sharded models (FSDP) nothing is compared, but what DDP wraps is a replica, sharded or not.
     """
     ends, world_size = raw.ends, raw.spec.world_size
-    if raw.pipeline_stages:
-        measured = f"not checkable: {raw.pipeline_stages} stages of a pipeline"
-        return diagnose("equal parameters", None, measured, "one model on all ranks")
     seen = {end.rank: end.parameters for end in ends if end.parameters}
     wrapped = any(end.ddp for end in ends)
     if len(seen) == world_size and all(parameters.sharded for parameters in seen.values()) and not wrapped:
@@ -325,18 +321,10 @@ def remarks_on_run(raw: RawRun) -> Iterator[Finding]:
                 f"{raw.spec.wrapper[0]} does not pass on the exit code of {rank_numbers(failed)}, which failed",
                 "look for its option that passes the exit code on",
             )
-    if raw.pipeline_stages:
-        yield remark(
-            "pipeline",
-            f"the model is a pipeline of {raw.pipeline_stages} stages: whether its replicas stay equal and train "
-            "on different data is not checkable; the samples are those of the first stage",
-            "compare the loss with that of a run without a pipeline",
-        )
-    elif raw.spec.world_size > 1 and raw.has_all_ranks:
+    if raw.spec.world_size > 1 and raw.has_all_ranks:
         yield from _on_data(raw)
-    if not raw.pipeline_stages:
-        yield from _on_batches(raw.ends, raw.run.witness)
-        yield from _on_samples_per_step(raw)
+    yield from _on_batches(raw.ends, raw.run.witness)
+    yield from _on_samples_per_step(raw)
     for agent, end in raw.agents.items():
         if (log := end.log) and (log.error or log.left_out_bytes):
             bytes_ = log.lost_bytes if log.error else log.left_out_bytes

@@ -400,8 +400,7 @@ def samples_of_a_step(raw: RawRun) -> int | None:
 
     A rank that has fewer may be one whose samples are longer. None: unknown on one of them.
     """
-    # In a pipeline, the ranks with its first stage draw the batch of all stages.
-    if not raw.has_all_ranks or not all(end.fingerprint.batch_per_gpu or end.pipeline_stage for end in raw.ends):
+    if not raw.has_all_ranks or not all(end.fingerprint.batch_per_gpu for end in raw.ends):
         return None
     singles = [files.steps.single_after(0) for files in raw.ranks.values()]
     sizes = np.zeros(min(steps.count for steps in singles), np.int64)

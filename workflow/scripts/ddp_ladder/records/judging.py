@@ -50,7 +50,7 @@ def judged_anew(end: RankEnd, matrix: NDArray[np.float64], log: Log) -> tuple[Ra
     Raises ValueError if that is not possible.
     """
     facts = {"places": (), **(end.log or {})}  # logs of earlier versions have no places
-    judged = judge(log, facts["samples_per_step"], facts["later_stage"], facts.get("beside", ()))
+    judged = judge(log, facts["samples_per_step"], facts.get("beside", ()))
     kept = judged.table.single
     if facts["is_cut"]:
         judged = judged.join(_as_judged_before(end, matrix))

@@ -140,12 +140,6 @@ class RawRun:
         return [rank.end for rank in self.ranks.values()]
 
     @property
-    def pipeline_stages(self) -> int:
-        """Return how many stages of a pipeline the ranks hold; 0 if the model is no pipeline on every rank."""
-        stages = {end.pipeline_stage for end in self.ends}
-        return len(stages) if len(stages) > 1 and None not in stages else 0
-
-    @property
     def has_all_ranks(self) -> bool:
         return len(self.ranks) == self.spec.world_size
 

@@ -549,8 +549,8 @@ class RankEnd(RawFile, RankSummary):
     parameters: RankParameters | None
     first_state: TrainingState | None = None  # of a link, before its first step: what it has loaded, or initial values
     last_state: TrainingState | None = None  # the same at its end
-    pipeline_stage: Count | None = None  # the first that this rank holds; None: no pipeline
-    pipeline_stages: Positive | None = None  # of the whole pipeline
+    pipeline_stage: Count | None = None  # in files of earlier versions, as is the next one
+    pipeline_stages: Positive | None = None
     ddp: Ddp | None
     loader: Loader | None
     flops: Flops | None = None  # in files of earlier versions, which counted them in measured runs

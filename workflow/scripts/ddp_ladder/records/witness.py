@@ -131,7 +131,7 @@ def compared(testimony: Mapping[str, Any], log: Log, facts: Mapping[str, Any]) -
     places = testimony["places"]
     number = {tuple(lines): k for k, lines in enumerate(facts["places"])}
     never = {number[tuple(place["lines"])] for place in places if not place["trained"]}
-    judged = judge(log, facts["samples_per_step"], facts["later_stage"], never)
+    judged = judge(log, facts["samples_per_step"], never)
     counted = tuple(judged.places.get(number[tuple(place["lines"])], (0, 0, 0))[2] for place in places)
     status, why = _status(testimony, sum(judged.table.samples), sum(judged.table.padding_samples))
     return Verdict(status, why, counted)
