@@ -75,19 +75,6 @@ def plain(tally):
 
 
 @loop
-def momentum_skip(tally):
-    m = net()
-    o = torch.optim.AdamW(m.parameters())
-    for i, (x, y) in enumerate(data()):
-        o.zero_grad()
-        cross_entropy(m(x), y).backward()
-        if i % 3 == 2:
-            continue
-        o.step()
-        tally.append(len(x))
-
-
-@loop
 def thrown_none(tally):
     m = net()
     o = torch.optim.Adam(m.parameters())
@@ -427,14 +414,6 @@ def numpy_kernel(tally):
 
 
 @loop
-def one_batch_again(tally):
-    m, o = net_and_sgd()
-    x, y = next(iter(data()))
-    for _ in range(5):
-        learn(m, o, x, y, tally)
-
-
-@loop
 def ppo_minibatches(tally):
     m, o = net_and_sgd()
     for x, y in data(64, 16):
@@ -571,16 +550,6 @@ def darts(tally):
 
 
 @loop
-def frozen(tally):
-    b = net()
-    [p.requires_grad_(False) for p in b.parameters()]
-    h = nn.Linear(3, 3)
-    o = sgd(h)
-    for x, y in data():
-        learn(lambda x: h(b(x)), o, x, y, tally)
-
-
-@loop
 def penalty(tally):
     m, o = net_and_sgd()
     for x, y in data():
@@ -633,13 +602,6 @@ def stream(tally):
 
 
 @loop
-def dicts(tally):
-    m, o = net_and_sgd()
-    for b in DataLoader([{"x": torch.randn(6), "y": i % 3} for i in range(24)], batch_size=4):
-        learn(m, o, b["x"], b["y"], tally)
-
-
-@loop
 def objects(tally):
 
     class B:
@@ -676,16 +638,6 @@ def threaded(tally):
     threading.Thread(target=feed).start()
     while (b := q.get()) is not None:
         learn(m, o, *b, tally)
-
-
-@loop
-def tied(tally):
-    e = nn.Embedding(10, 4)
-    h = nn.Linear(4, 10, bias=False)
-    h.weight = e.weight
-    o = sgd(e)
-    for x in DataLoader(torch.randint(0, 10, (24,)), batch_size=4):
-        learn(lambda x: h(e(x)), o, x, x, tally)
 
 
 @loop

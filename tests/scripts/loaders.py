@@ -1,12 +1,14 @@
 """Loaders of many kinds, two epochs each.
 
 Streams (collated, packed, own_batches); batches that do not hold what the sampler gave (dropping); a dataset's own
-items, one for each index (items), or tokens (texts); loaders that nobody names (unnamed, iterator, one_by_one, cycle),
-and one whose only iterator is not made by DataLoader.__iter__ (infinite: Ultralytics'); webdataset's, in which what the
-DataLoader inside yields fills a buffer, is shuffled and batched again (web_shuffled, web_cut_short).
+items, one for each index (items), or tokens (texts); loaders that nobody names (unnamed, iterator, cycle), or from
+which another thread draws (threaded); one whose only iterator is not made by DataLoader.__iter__ (infinite, as
+Ultralytics'); webdataset's, in which what the DataLoader inside yields fills a buffer, is shuffled and batched again
+(web_shuffled, web_cut_short).
 """
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 
 import torch
@@ -15,7 +17,6 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
-    SubsetRandomSampler,
     TensorDataset,
     default_collate,
     get_worker_info,
@@ -101,10 +102,12 @@ def dropping():
     return DataLoader(data, 8, shuffle=True, collate_fn=without_bad, num_workers=WORKERS)
 
 
-def one_by_one():
-    """Yield the first batch of a loader for each."""
-    for _ in range(BATCHES):
-        yield next(iter(DataLoader(DATA, 4, sampler=SubsetRandomSampler(torch.randperm(40).tolist()))))
+def threaded():
+    """Yield what another thread draws, as DataLoaderX and BackgroundGenerator do."""
+    with ThreadPoolExecutor(1) as thread:
+        batches = thread.submit(iter, of_data()).result()
+        while (batch := thread.submit(next, batches, None).result()) is not None:
+            yield batch
 
 
 def web():
@@ -119,7 +122,7 @@ def epochs():
     unnamed = {
         "unnamed": of_data,
         "iterator": lambda: iter(of_data()),
-        "one_by_one": one_by_one,
+        "threaded": threaded,
         "cycle": lambda: islice(cycled, BATCHES),
     }
     kept = {

@@ -11,7 +11,7 @@ import pytest
 from instrument_support import JOB, SPEC_HASH, TORCHRUN, python_named, run, run_plainly, script
 
 TRAIN = """
-    import hashlib, json, os, random, sys, time, warnings
+    import hashlib, json, random, sys, warnings
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -44,7 +44,6 @@ TRAIN = """
             sampler.set_epoch(epoch)
             note = {"step_samples": [], "step_padding": []}
             seen = 0
-            begin_s = time.perf_counter()
             for x, y in train:
                 F.cross_entropy(model(x), y).backward()
                 with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -53,7 +52,6 @@ TRAIN = """
                 seen += len(x)
                 note["step_padding"].append(max(0, seen - real))
                 note["step_samples"].append(len(x) - note["step_padding"][-1])
-            note["train_s"] = time.perf_counter() - begin_s
             with open(f"{sys.argv[1]}.{rank}.jsonl", "a") as file:
                 file.write(json.dumps(note) + "\\n")
         streams = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
@@ -106,18 +104,7 @@ def test_samples_are_exact(both: Both, rank: int) -> None:
     for column, key in (("samples", "step_samples"), ("padding_samples", "step_padding")):
         assert [row[column] for row in rows] == [n for note in notes for n in note[key]]
     assert sum(row["padding_samples"] for row in rows) == 5 * rank
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_times_are_those_of_the_scripts_own_watch(both: Both, rank: int) -> None:
-    rows = both.measured.rows(rank)
-    for note in both.notes(rank):
-        of_epoch, rows = rows[: len(note["step_samples"])], rows[len(note["step_samples"]) :]
-        measured_s = sum(row["step_time_s"] for row in of_epoch)
-        # An epoch takes some 50 ms; between the two watches a busy machine may make another process run.
-        assert measured_s == pytest.approx(note["train_s"], rel=0.05, abs=0.02)
-    for row in both.measured.rows(rank):
-        assert 0 < row["data_wait_s"] < row["step_time_s"]
+    assert all(0 < row["data_wait_s"] < row["step_time_s"] for row in rows)
 
 
 def test_end_records(both: Both) -> None:

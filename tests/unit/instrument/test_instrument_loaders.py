@@ -60,6 +60,12 @@ def test_batches_that_a_cycle_gives_again_are_no_samples(warm: Warm, tmp_path: P
     assert measured.samples(0) == [*measured.tally(0)["samples"][:12], *[0] * 12]
 
 
+@pytest.mark.parametrize("samples", [None, 4])
+def test_batches_that_another_thread_draws_are_not_counted(warm: Warm, tmp_path: Path, samples: int | None) -> None:
+    measured = run(warm, tmp_path, "loaders.py", "threaded", 0, ranks=1, samples_per_step=samples)
+    assert measured.samples(0) == [samples or 0] * 24
+
+
 @pytest.mark.parametrize("line", ARRIVES)
 def test_what_arrives_is_counted(warm: Warm, tmp_path: Path, line: str) -> None:
     measured = check(warm, tmp_path, "loaders.py", *line.split(), ranks=1)

@@ -79,15 +79,6 @@ def test_batches_that_are_skipped_before_their_backward_pass_are_counted_with_a_
     assert batches["unclear"] > LEAST_UNCLEAR * batches["drawn"]
 
 
-@pytest.mark.parametrize("how", ["subclass", "around"])
-def test_batches_that_another_thread_draws_are_not_counted(warm: Warm, tmp_path: Path, how: str) -> None:
-    measured = run(warm, tmp_path / "counted", "background.py", how, ranks=1)
-    assert set(measured.samples(0)) == {0}
-    measured = run(warm, tmp_path / "set", "background.py", how, ranks=1, samples_per_step=4)
-    assert set(measured.samples(0)) == {4}
-    assert off_by(measured, 0) < 5 * TOLERANCE
-
-
 def test_of_a_run_that_is_longer_than_its_log_all_is_counted_and_the_log_gives_it_again(
     warm: Warm, tmp_path: Path
 ) -> None:
