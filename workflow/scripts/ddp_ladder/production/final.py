@@ -225,17 +225,12 @@ class Checkpoints:
         return self.held_s / -math.log(1 - CERTAIN)
 
 
-def young_s(save_s: float, between_failures_s: float) -> float:
-    """Return the training between two checkpoints that loses the least time, by Young."""
-    return math.sqrt(2 * save_s * between_failures_s)
-
-
-def daly_s(save_s: float, between_failures_s: float) -> float:
-    """Return the same by Daly, which also holds where a save takes long against the time between failures."""
+def best_interval_s(save_s: float, between_failures_s: float) -> float:
+    """Return the training between two checkpoints that loses the least time, by Daly."""
     if save_s >= 2 * between_failures_s:
         return between_failures_s
     ratio = save_s / (2 * between_failures_s)
-    return young_s(save_s, between_failures_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s
+    return math.sqrt(2 * save_s * between_failures_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s
 
 
 def known_sum(values: Iterable[float | None]) -> float | None:

@@ -34,8 +34,7 @@ from ddp_ladder.production.final import (
     Campaign,
     Held,
     LinkUse,
-    daly_s,
-    young_s,
+    best_interval_s,
 )
 from ddp_ladder.production.plan import PlannedTraining
 from ddp_ladder.report.document import Block, Cell, Content, Document, Section, as_html, csv_text
@@ -249,14 +248,12 @@ class FinalReport:
         if between_s is not None:
             failures = f"{count(saves.failures, 'failure')} in {span(saves.held_s)}"
             yield f"mean time between failures: {span(between_s)} ({failures})"
-            young, daly = young_s(saves.each_s, between_s), daly_s(saves.each_s, between_s)
-            yield f"the interval that loses the least: {span(young)} by Young, {span(daly)} by Daly"
+            yield f"the interval that loses the least: {span(best_interval_s(saves.each_s, between_s))} by Daly"
             return
         least_s = saves.least_between_failures_s
         seen = f"none was seen in {span(saves.held_s)}, so it is at least {span(least_s)}"
         yield f"mean time between failures: unknown; {seen} ({percent(CERTAIN)} certain)"
-        young, daly = young_s(saves.each_s, least_s), daly_s(saves.each_s, least_s)
-        yield f"the interval that loses the least is at least {span(young)} by Young, {span(daly)} by Daly"
+        yield f"the interval that loses the least is at least {span(best_interval_s(saves.each_s, least_s))} by Daly"
 
     def _links(self) -> Block:
         shown = (TRAINING, CHECKPOINTS, STARTUP, PREFLIGHT, MADE_AGAIN)
