@@ -16,9 +16,8 @@ from ddp_ladder.nodes.sampler import machine_directory
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.view import LadderResults, read_results
 from ddp_ladder_instrument.contract import RUN_VARIABLE
-from ddp_ladder_instrument.files import RunSettingsError, read_run_settings
+from ddp_ladder_instrument.files import MOST_BYTES, RunSettingsError, read_run_settings
 from ddp_ladder_instrument.progress import read_metrics
-from ddp_ladder_instrument.reading import MOST_BYTES
 from make_jobs import make_row, write_job
 from make_machine import make_machine
 from make_preflight import write_preflight

@@ -1,23 +1,27 @@
 """The run's settings for this rank, from run.json and the environment.
 
-Atomic writes: a reader sees the old file or the new one, never a partial file.
+Atomic writes: a reader sees the old file or the new one, never a partial file. The reader of files that others may have
+made or replaced: a file of the results, or one that a script writes.
 
 What could not be measured, and why: a failed measurement never ends the training.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ddp_ladder_instrument.contract import FOLLOWED, LAUNCHED_VARIABLE, RUN_VARIABLE
-from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, without_values
+
+MOST_BYTES = 2**31  # of a file that is read at once
 
 
 def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = True) -> str:
@@ -40,6 +44,23 @@ def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = T
         temporary.unlink(missing_ok=True)
         raise
     return digest.hexdigest()
+
+
+def opened(path: Path, buffering: int = -1) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError, also for a pipe, which could make its reader wait for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb", buffering)
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file that is read at once: without a buffer, in fewer system calls. Raises OSError."""
+    with opened(path, buffering=0) as file:
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes", str(path))
+        return file.read()
 
 
 class NotMeasured(list[str]):

@@ -40,8 +40,7 @@ from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import host
 from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, METRICS_VARIABLE, STACK_AT_END
-from ddp_ladder_instrument.files import write_atomically
-from ddp_ladder_instrument.reading import read_bytes
+from ddp_ladder_instrument.files import read_bytes, write_atomically
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.table import RECENT, StepTable
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder_instrument.contract import LATE, OVER_PAIRS, RUN_VARIABLE
-from ddp_ladder_instrument.files import NotMeasured, write_atomically
+from ddp_ladder_instrument.files import NotMeasured, read_bytes, write_atomically
 from ddp_ladder_instrument.program import die_with_parent
-from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.redaction import without_values
 
 LONGEST_ERROR = 4000  # characters

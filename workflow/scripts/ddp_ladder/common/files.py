@@ -15,8 +15,8 @@ from shlex import quote
 from typing import Any, BinaryIO, TypeVar
 
 import psutil
-from ddp_ladder_instrument.reading import opened as opened
-from ddp_ladder_instrument.reading import read_bytes as read_bytes
+from ddp_ladder_instrument.files import opened as opened
+from ddp_ladder_instrument.files import read_bytes as read_bytes
 
 from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.common.model import Model

@@ -15,7 +15,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from ddp_ladder_instrument.contract import FIRST_STATE
-from ddp_ladder_instrument.reading import MOST_BYTES
+from ddp_ladder_instrument.files import MOST_BYTES
 
 from ddp_ladder.common.files import Agent, RunDirectory, read_bytes, sha256, written_atomically
 
