@@ -23,7 +23,7 @@ CheckKind = Literal[
 """Of a run: a run with a failed check is a failed run."""
 RemarkKind = Literal[
     "fingerprint", "slow settings", "wrapper", "log", "profile", "flops", "untrained batches",
-    "doubtful count", "witness", "batch", "dataset", "disjoint data", "undivided data", "end", "one rank alone",
+    "doubtful count", "witness", "batch", "disjoint data", "undivided data", "end", "one rank alone",
     "uneven inputs", "unexplained", "unsteady", "whole loop",
 ]  # fmt: skip
 """Of a run: worth knowing, although it may be intended."""
