@@ -1,21 +1,24 @@
-"""Make docs/example/ and the pictures of the docs: a ladder of four scales with two variants on the test cluster.
+"""Make docs/example/ and the pictures of the docs: two ladders and a training on the test cluster.
 
     sudo make example
 
-Six nodes on one machine, each with its own network, host name and a share of a CPU core; Slurm, Gloo, no GPU. Writes to
-docs/example/ the report, with the application in the form of EuroHPC; to docs/ the pictures of its page. It takes 30
-minutes on two cores, and needs what the tests on Slurm need, Chromium and control groups.
+Four nodes on one machine, each with its own network, host name and a share of a CPU core; Slurm, Gloo, no GPU. A ladder
+on a slow network; a ladder of three scales with two variants on a fast one; a rehearsal and a chain of three jobs at
+its largest scale. Writes to docs/example/ the report with two applications, what the witness saw, the final report of
+the chain and the history of both ladders; to docs/ the pictures. It takes HOW_LONG on two cores, and needs what the
+tests on Slurm need, Chromium and control groups.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,33 +34,38 @@ from cluster_config import Spec  # noqa: E402
 from project_copy import Checkout, copy_project  # noqa: E402
 
 DOCS = ROOT / "docs"
-NODES = 6
+EXAMPLE = DOCS / "example"
+NODES = 4
 CORES_LEFT = 0.2  # for Slurm, Snakemake and the kernel
 PERIOD_US = 10_000  # short, so that a step of 100 ms has its share
 SITE: Mapping[str, Any] = {
-    "site": "six-nodes-on-one-machine-Gloo-no-GPU",
+    "site": "four-nodes-on-one-machine-Gloo-no-GPU",
     "slurm": {"partition": "gpu", "account": "project"},
     "node": {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 1, "memory_mb": 2000},
     "network": {"interface": "ib0"},
     "launcher": "srun",
 }
+SLOW = "tc qdisc replace dev ib0 root tbf rate 50mbit burst 64kb latency 300ms"
+FAST = "tc qdisc delete dev ib0 root"
+SAMPLES = 4800  # an epoch
+ARGS = ["--batch-size", "{batch_per_gpu}", "--layers", 2, "--width", 64, "--samples", SAMPLES]
+SCALES = ("1x1", "2x1", "4x1")
+LINKS, TRAINING_S = 3, 95  # the chain, and how long a link of four minutes trains before it is told to end
 EXPERIMENT: Mapping[str, Any] = {
-    "workload": {
-        "script": "workflow/workloads/gpt.py",
-        "args": ["--batch-size", "{batch_per_gpu}", "--layers", 2, "--width", 64, "--samples", 20_000],
-        "batch_per_gpu": 48,
-    },
-    "measure": {"warmup_steps": 10, "min_steps": 60, "max_steps": 75, "plain_baseline": False},
-    "modes": ["weak", "strong"],
+    "workload": {"script": "workflow/workloads/gpt.py", "args": [*ARGS, "--epochs", 100], "batch_per_gpu": 48},
+    "measure": {"warmup_steps": 10, "min_steps": 40, "max_steps": 50, "plain_baseline": False},
     "repeats": 3,
     "stages": {
-        "stage1": {"scales": ["1x1"], "runtime": 30, "gate": {}},
-        "stage3": {"scales": ["2x1", "4x1", "6x1"], "runtime": 30, "gate": {"min_efficiency": None}},
+        "stage1": {"scales": SCALES[:1], "runtime": 30, "gate": {}},
+        "stage3": {"scales": SCALES[1:], "runtime": 30, "gate": {"min_efficiency": None}},
     },
-    "variants": {"default": {}, "zero1": {"args": ["--strategy", "zero1"]}},
     "preflight": {"timeout_s": 240},
-    "report": {"epochs": 100, "runs": 5},
 }
+VARIANTS: Mapping[str, Any] = {
+    "modes": ["weak", "strong"],
+    "variants": {"default": {}, "zero1": {"args": ["--strategy", "zero1"]}},
+}
+FORMS = ("lumi", "eurohpc")
 PAGE_SIZE = "1280,930"
 
 
@@ -93,41 +101,98 @@ def limit(pid: int, node: str) -> Path:
     return group
 
 
-def set_up(checkout: Checkout) -> None:
-    """Write the settings as a user would; JSON is YAML."""
-    (checkout.path / "config/config.yaml").write_text(json.dumps(EXPERIMENT))
+def make(cluster: Cluster, checkout: Checkout) -> None:
+    """Make both ladders, the training and its report, as a user would. JSON is YAML."""
+    experiment = checkout.path / "config/config.yaml"
     (checkout.path / "config/cluster.yaml").write_text(json.dumps(SITE))
+    for name, command, more in (("slow", SLOW, {}), ("fast", FAST, VARIANTS)):
+        for number in range(1, NODES + 1):
+            cluster.run(command.split(), node=f"node{number}")
+        experiment.write_text(json.dumps({**EXPERIMENT, **more}))
+        climb(checkout, name)
+    experiment.write_text(json.dumps({**EXPERIMENT, **VARIANTS, **training(checkout.results)}))
+    for form in FORMS:
+        run(checkout, "report", "--config", f"centre={form}")
+        shutil.move(checkout.results / "report/proposal.md", checkout.path / f"proposal-{form}.md")
+    for target in ("rehearsal", "production"):
+        run(checkout, target, "--profile", "profiles/slurm")
+    run(checkout, "final_report")
 
 
-def keep(report: Path) -> None:
+def training(results: Path) -> Mapping[str, Any]:
+    """Return the settings of a training that needs three jobs at the largest scale, at the rate that was measured."""
+    with (results / "report/scaling.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if (row["variant"], row["mode"]) == ("default", "weak")]
+    epochs = round((LINKS - 0.5) * TRAINING_S * float(rows[-1]["samples_per_s"]) / SAMPLES)
+    production = {
+        "scale": SCALES[-1],
+        "args": [*ARGS, "--epochs", epochs, "--checkpoint-dir", "{run_dir}"],
+        "runtime": 4,
+        "warn_before_s": 30,
+        "rehearse_s": 40,
+        "up_to_hours": 2,
+    }
+    return {"report": {"epochs": epochs, "runs": 5}, "production": production}
+
+
+def climb(checkout: Checkout, name: str) -> None:
+    """Climb the ladder, and pack it as ``name``.zip; the results of one before are set aside."""
+    if checkout.results.exists():
+        checkout.results.rename(checkout.path / "before")
+    run(checkout, "--profile", "profiles/slurm")
+    run(checkout, "archive")
+    (packed,) = checkout.results.glob("archive-*.zip")
+    packed.rename(checkout.path / f"{name}.zip")
+
+
+def run(checkout: Checkout, *arguments: str) -> None:
+    """Run snakemake. Raises CalledProcessError."""
+    with checkout.start(*arguments, output=None) as process:
+        if process.wait() != 0:
+            raise subprocess.CalledProcessError(process.returncode, ["snakemake", *arguments])
+
+
+def keep(checkout: Checkout) -> None:
     """Copy what is shown to docs/."""
-    example = DOCS / "example"
-    shutil.rmtree(example, ignore_errors=True)
-    shutil.copytree(report, example, ignore=shutil.ignore_patterns(".*"))
-    # The runs themselves are not kept; proposal.md becomes a page of the docs: no links to these files.
-    (example / "scaling.md").unlink()
-    page = example / "index.html"
-    page.write_text(re.sub(r'<a href="(?:\.\./[^"]*|[^"/]*\.md)">(.*?)</a>', r"\1", page.read_text()))
-    browser = ("chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={PAGE_SIZE}")
-    shot = f"--screenshot={DOCS / 'report.png'}"
-    subprocess.run([*browser, shot, str(page)], check=True, stderr=subprocess.DEVNULL)
-    shutil.copy(example / "usage/usage_default_weak_6x1_r1.png", DOCS / "usage.png")
+    results = checkout.results
+    chain = results / "production"
+    ends = [link["end"] for link in json.loads((chain / "links.json").read_text())["links"]]
+    if ends != ["saved"] * (LINKS - 1) + ["complete"]:
+        raise SystemExit(f"the chain is to have {LINKS} links, and has {ends}: change TRAINING_S for this machine")
+    shutil.rmtree(EXAMPLE, ignore_errors=True)
+    shutil.copytree(results / "report", EXAMPLE, ignore=shutil.ignore_patterns(".*"))
+    (EXAMPLE / "scaling.md").unlink()
+    for form in FORMS:
+        shutil.copy(checkout.path / f"proposal-{form}.md", EXAMPLE)
+    shutil.copy(results / "witness/default.json", EXAMPLE / "witness.json")
+    for kind in ("html", "md", "csv"):
+        shutil.copy(chain / f"final_report.{kind}", EXAMPLE)
+    history = [sys.executable, "workflow/scripts/history.py", "slow.zip", "fast.zip"]
+    with (EXAMPLE / "history.txt").open("w") as file:
+        subprocess.run(history, cwd=checkout.path, stdout=file, check=True)
+    shutil.copy(checkout.path / "history.csv", EXAMPLE)
+    # The runs themselves are not kept, and the texts become pages of the docs: no links to these files.
+    for name, picture in (("index.html", "report.png"), ("final_report.html", "final-report.png")):
+        page = EXAMPLE / name
+        page.write_text(re.sub(r'<a href="(?:\.\./[^"]*|[^"/]*\.md)">(.*?)</a>', r"\1", page.read_text()))
+        browser = ("chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={PAGE_SIZE}")
+        subprocess.run([*browser, f"--screenshot={DOCS / picture}", str(page)], check=True, stderr=subprocess.DEVNULL)
+    shutil.copy(EXAMPLE / f"usage/usage_default_weak_{SCALES[-1]}_r1.png", DOCS / "usage.png")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code of the climb, or of the report."""
+def main() -> int:
+    """Return 0, or the exit code of what failed."""
     clean_orphans()
     with TemporaryDirectory(prefix="ddp-ladder-example-") as name:
         cluster = Cluster.up(Spec(nodes=NODES, gpus=1, cpus=1, memory_mb=4000, accounting=True))
         with limited_nodes(cluster):
             checkout = copy_project(Path(name) / "ddp-ladder", cluster)
-            set_up(checkout)
-            for arguments in (("--profile", "profiles/slurm"), ("report", "--config", "centre=eurohpc")):
-                with checkout.start(*arguments, output=None) as climb:
-                    if climb.wait() != 0:
-                        return climb.returncode
-        keep(checkout.results / "report")
-    print("written: docs/example/index.html and what belongs to it, docs/report.png, docs/usage.png")
+            try:
+                make(cluster, checkout)
+            except subprocess.CalledProcessError as error:
+                return error.returncode
+            keep(checkout)
+    print("written: docs/example/ and the pictures of the docs")
     return 0
 
 
