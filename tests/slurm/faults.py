@@ -205,6 +205,13 @@ def of_second_rank(number: signal.Signals) -> str:
     return f"os.kill(os.getpid(), {int(number)})"
 
 
+def cut_off(cluster: Cluster, running: Climb) -> None:
+    """Lose all that two of the run's nodes send to each other; the others and Slurm's controller reach both."""
+    for node, other in (("node2", "node3"), ("node3", "node2")):
+        nobody = ["ip", "neigh", "replace", cluster.addresses[other], "lladdr", "02:00:00:00:00:01", "dev", "ib0"]
+        cluster.run([*nobody, "nud", "permanent"], node=node)
+
+
 def end_walltime(cluster: Cluster, running: Climb) -> None:
     """Let the time of the running job be up: Slurm counts limits in minutes."""
     (job,) = cluster.run(["squeue", "--noheader", "--format=%i"]).stdout.split()
@@ -334,6 +341,13 @@ FAULTS = (
         site=OWN_PATH,
         config={"preflight": {"enabled": True, "timeout_s": 20}},
         files={"path/node3/sitecustomize.py": HANGING},
+    ),
+    Fault(
+        "two nodes that are cut off from each other",
+        "node 2.*node3.*to node 1.*node2",
+        scale="3x1",
+        nodes=3,
+        outside=cut_off,
     ),
     Fault(
         "a link that is cut during training",

@@ -14,7 +14,11 @@ from faults import FAULTS, tell
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("no_orphans")]
 
-HERE = ("a slow link of one node", "a link that is cut during training")
+HERE = (
+    "a slow link of one node",
+    "two nodes that are cut off from each other",
+    "a link that is cut during training",
+)
 WITHIN_S = 150.0  # on a busy machine; benchmarks/faults.py measures it
 
 

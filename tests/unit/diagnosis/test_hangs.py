@@ -16,7 +16,7 @@ from ddp_ladder.diagnosis.hangs import (
     stalled,
     without_own,
 )
-from ddp_ladder.records.raw_models import AgentStall, RankStall
+from ddp_ladder.records.raw_models import AgentStall, RankStall, Unreached
 from make_stalls import agent_stall, rank_stall
 
 STACKS = "nodes/hang-*.json"
@@ -61,6 +61,51 @@ def reports(*ranks: RankStall) -> list[AgentStall]:
 )
 def test_the_rank_that_the_others_wait_for(ranks: list[RankStall], named: list[int]) -> None:
     assert [one.stall.rank for one in lagging(stalled(reports(*ranks)))] == named
+
+
+def unreached(report: AgentStall, nodes: set[int], cut: list[tuple[int, int]]) -> AgentStall:
+    """Return the report of an agent that tested all other nodes, and did not reach some."""
+    others = [other for node, other in cut if node == report.node_rank]
+    missed = tuple(Unreached(node_rank=other, why="timed out") for other in others)
+    return report.replace(tested=tuple(sorted(nodes - {report.node_rank})), unreached=missed)
+
+
+@pytest.mark.parametrize(
+    ("cut", "ways", "node"),
+    [
+        ([(1, 0)], "from node 1 (node1) to node 0 (node0) (timed out)", "node1"),
+        (
+            [(1, 0), (2, 0)],
+            "from node 1 (node1) to node 0 (node0) (timed out), from node 2 (node2) to node 0 (node0) (timed out)",
+            "node0",
+        ),
+        ([(1, 2), (2, 1)], "from node 2 (node2) to node 1 (node1) (timed out)", "node2"),
+        (
+            [(0, 2), (1, 2), (2, 0)],
+            "from node 2 (node2) to node 0 (node0) (timed out), from node 1 (node1) to node 2 (node2) (timed out)",
+            "node2",
+        ),
+        ([(0, 1), (0, 2), (1, 2), (2, 1)], None, None),  # ports that a firewall closes
+    ],
+)
+def test_nodes_that_do_not_reach_each_other_are_the_cause(
+    cut: list[tuple[int, int]], ways: str | None, node: str | None
+) -> None:
+    """Whatever the ranks' stacks show."""
+    whole = reports(*map(rank, range(5)), rank(5, stack=SLEEPS))
+    failure = hang_failure([unreached(report, {0, 1, 2}, cut) for report in whole], STACKS)
+    assert (failure.verdict == "nodes are cut off from each other") == (ways is not None)
+    if ways is not None:
+        assert failure.why == f"no connection {ways}; no rank made progress for 1 min 02 s"
+        assert (failure.node, failure.rank, failure.at_s) == (node, None, 1000.0 - 62.0)
+
+
+@pytest.mark.parametrize("cut", [[(1, 3), (2, 3)], [(0, 1), (0, 2), (1, 2), (2, 1), (1, 3), (2, 3)]])
+def test_a_node_that_does_not_report_is_named_unless_nobody_reaches_any_node(cut: list[tuple[int, int]]) -> None:
+    """It is node 3. Where only the head is reached, the nodes have a firewall."""
+    whole = reports(*map(rank, range(6)))
+    several = [unreached(report, {0, 1, 2, 3} if report.node_rank else {0, 1, 2}, cut) for report in whole]
+    assert ("to node 3" in hang_failure(several, STACKS).why) == (len(cut) == 2)
 
 
 def test_of_ranks_in_different_collectives_a_line_in_each_is_shown() -> None:

@@ -20,7 +20,7 @@ from ddp_ladder.preflight.directory import unfinished
 from ddp_ladder.preflight.nodes import node_findings
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PairRow
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
-from ddp_ladder.records.raw_models import FailedRank, SilentAgent
+from ddp_ladder.records.raw_models import FailedRank, SilentAgent, Unreached
 from ddp_ladder.settings.keys import Monitor, Slurm
 from ddp_ladder.settings.terms import Scale
 from make_preflight import GPU, gpus_facts, node_facts, probe_rank, run_file
@@ -130,6 +130,14 @@ def all_are_elsewhere(raw: RawRun) -> RawRun:
     return hangs(raw, lambda k: {"stack": SLEEPS.format(line=k), "handles": LONG if k % 2 else None})
 
 
+def no_node_reaches_another(raw: RawRun) -> RawRun:
+    cut_off = hangs(raw, lambda k: {"stack": None})
+    missed = [Unreached(node_rank=(k + 2) % NODES, why=f"10.0.0.{k}: no route to host") for k in range(NODES)]
+    tested = [{"tested": ((k + 1) % NODES, (k + 2) % NODES), "unreached": (missed[k],)} for k in range(NODES)]
+    stalls = zip(cut_off.stalls, tested, strict=True)
+    return replace(cut_off, stalls=tuple(stall.model_copy(update=seen) for stall, seen in stalls))
+
+
 def all_agents_are_silent(raw: RawRun) -> RawRun:
     silent = (SilentAgent(node_rank=k, local_rank=None, silent_s=60.0, has_begun=k > 0) for k in range(NODES))
     return replace(ended_by(raw, outcome="silent agent", found_at_s=STARTED_AT_S, silent=tuple(silent)), agents={})
@@ -141,6 +149,7 @@ WORLDS: Mapping[str, tuple[Callable[[RawRun], RawRun], str]] = {
     "all files are missing": (all_files_are_missing, "complete"),
     "all differ": (all_differ, "no process group was formed"),
     "all are elsewhere": (all_are_elsewhere, "the training hung"),
+    "no node reaches another": (no_node_reaches_another, "nodes are cut off from each other"),
     "all agents are silent": (all_agents_are_silent, "no agent gave a sign of life"),
 }
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from dataclasses import replace
 
 import pytest
+from ddp_ladder.node.launch import LOOPBACK, free_port
 from ddp_ladder.records.raw_models import HeartbeatHeader, LoopPhase, ProcessState
-from ddp_ladder.run.hangs import Seen, State, is_suspect, judge, next_look_s
+from ddp_ladder.run import hangs
+from ddp_ladder.run.hangs import Seen, State, is_suspect, judge, next_look_s, why_unreached
 from ddp_ladder.settings.keys import Hang
 
 BOUNDS = Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
@@ -120,3 +124,17 @@ def test_a_first_step_may_have_the_shorter_bound() -> None:
     assert judge(seen("starting", silent_s=4), short) == STUCK
     assert judge(seen(silent_s=4), short) == GOES_ON
     assert not is_suspect(seen("starting", silent_s=2), short)
+
+
+def test_a_node_whose_port_is_closed_is_reached_and_one_that_does_not_answer_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert why_unreached(LOOPBACK, free_port("1")) is None
+    monkeypatch.setattr(hangs, "REACH_S", 0.2)
+    with socket.create_server((LOOPBACK, 0), backlog=0) as server, contextlib.ExitStack() as waiting:
+        address = server.getsockname()
+        for _ in range(3):  # it accepts none, so that further ones are dropped
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(address)
+        assert why_unreached(*address) == f"{LOOPBACK}, port {address[1]}: timed out"

@@ -283,6 +283,7 @@ class RunDirectory:
         self.attempts = path / "attempts"
         self.ranks = path / "ranks"
         self.nodes = path / "nodes"
+        self.addresses = self.nodes / "addresses.json"  # of all nodes, for agents that report a hang
         self.one_ended = self.nodes / "one_ended"  # is there once a rank has ended its script
         self.warn_now = self.nodes / "warn_now"  # is there once the agents shall send SIGUSR1 to their ranks
         self.slow = path / "slow.json"  # of a link: when it was slower than promised, and why

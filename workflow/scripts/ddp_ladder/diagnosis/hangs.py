@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count, duration, in_short, rank_numbers
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.diagnosis.case import LIBRARY, OWN_PORT, Case, of_threads, own_port_advice
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut, matches
@@ -210,6 +211,8 @@ def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
     """Return the failure of the run that these reports are about. stacks: where the ranks' stacks are, in words."""
     ranks = stalled(reports)
     silent_s = min(rank.stall.silent_s for rank in ranks)
+    if cut := _cuts(reports):
+        return _cut_off(reports, cut, silent_s)
     if own := _at_own_rendezvous(ranks):
         return own.replace(at_s=reports[0].found_at_s - silent_s)
     causes = lagging(ranks)
@@ -231,6 +234,41 @@ def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
         node=causes[0].host if causes else None,
         at_s=reports[0].found_at_s - silent_s,
         evidence=tuple(line for rank in (*causes[:NAMED], *reversed(one_in_each.values())) for line in rank.evidence),
+    )
+
+
+def _cuts(reports: Sequence[AgentStall]) -> dict[tuple[int, int], str]:
+    """Return which node does not reach which other, and why.
+
+    A node that none of its testers reaches may have a firewall, if it reaches the head itself, or if all others have
+    one, too. The head has none: there the ranks had met.
+    """
+    cut = {(report.node_rank, other.node_rank): other.why for report in reports for other in report.unreached}
+    reached = {(report.node_rank, node) for report in reports for node in report.tested} - cut.keys()
+    without_firewall = {0, *(node for _, node in reached)}
+    silent = {node for _, node in cut} - {report.node_rank for report in reports}
+    unheard = set[int]() if without_firewall == {0} else silent
+    suspects = without_firewall | unheard | {node for node, other in cut if other == 0}
+    return {pair: why for pair, why in cut.items() if pair[1] in suspects}
+
+
+def _cut_off(reports: Sequence[AgentStall], cut: Mapping[tuple[int, int], str], silent_s: float) -> Failure:
+    """Return the failure of a run of which some nodes do not reach others: the one with most cuts is the suspect."""
+    hosts = {report.node_rank: report.host for report in reports}
+
+    def named(node: int) -> str:
+        return f"node {node}{f' ({hosts[node]})' if node in hosts else ''}"
+
+    pairs = {frozenset(pair): (pair, why) for pair, why in sorted(cut.items())}
+    ways = [f"from {named(node)} to {named(other)} ({why})" for (node, other), why in pairs.values()]
+    (suspect, _), *_ = Counter(sorted((node for pair in pairs for node in pair), reverse=True)).most_common()
+    return Failure(
+        verdict="nodes are cut off from each other",
+        why=f"no connection {in_short(ways, NAMED)}; no rank made progress for {duration(silent_s)}",
+        next="look at the links and the switch ports of these nodes (ip -s link), and at the network that "
+        f"network.interface in cluster.yaml names; if a node is broken, {leave_out()}; then start snakemake again",
+        node=hosts.get(suspect),
+        at_s=min(report.found_at_s for report in reports) - silent_s,
     )
 
 

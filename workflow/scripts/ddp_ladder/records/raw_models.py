@@ -658,6 +658,13 @@ class RankStall(Model):
     listener: str | None = None  # a process that listens there, on this node, and is none of the run
 
 
+class Unreached(Model):
+    """Another node, to which an agent that reports a stall could not connect."""
+
+    node_rank: Count
+    why: str  # with the address
+
+
 class AgentStall(RawFile):
     """Report of an agent whose ranks make no step (nodes/hang-node<k>.json); deleted if they go on.
 
@@ -669,6 +676,8 @@ class AgentStall(RawFile):
     node: Name
     host: Name
     found_at_s: float
+    tested: Several[Count] = ()  # the nodes that it tried to connect to
+    unreached: Several[Unreached] = ()  # those of them that did not answer
     bounds: Hang
     ranks: Several[RankStall]
 

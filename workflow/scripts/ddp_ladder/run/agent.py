@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -116,6 +117,9 @@ def run_node(task: NodeTask) -> int:
         heartbeats = make_heartbeats(heartbeat_places(task.spec.container is not None, task.directory.nodes))
         working = _working_directory(task)
         interface = _interface(task)
+        if task.agent.is_first:
+            with suppress(OSError):  # then the others do not try to reach this node if the run hangs
+                task.directory.sign(task.agent.node_rank).write_text(address(interface))
         if task.agent.node_rank == 0 and task.agent.is_first:
             head = task.run.rendezvous
             log.write(f"{OWN_LINE}head node {node_name()}, {head.host}:{head.port} on {interface}\n".encode())

@@ -31,6 +31,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -38,7 +39,7 @@ from typing import Literal
 import psutil
 from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, RUN_VARIABLE
 
-from ddp_ladder.common.files import Agent, RunDirectory, opened, write_json
+from ddp_ladder.common.files import Agent, RunDirectory, opened, read_json, write_json
 from ddp_ladder.common.messages import printable
 from ddp_ladder.common.process import catches, status_of
 from ddp_ladder.node.launch import node_name
@@ -48,6 +49,7 @@ from ddp_ladder.records.raw_models import (
     ProcessState,
     RankStall,
     RunFile,
+    Unreached,
     read_stalls,
 )
 from ddp_ladder.settings.keys import Hang
@@ -59,6 +61,7 @@ AGAIN = 1.5  # ranks that go on are looked at again after this many times their 
 BEATS_S = 2.5 * BEAT_S  # two of a rank's, and some more
 CLOCK_S = 0.001  # a difference of times that is none
 JOIN_S = 20.0  # for a look that is under way when the agent ends
+REACH_S = 3.0  # for a connection between two nodes
 
 Files = Mapping[str, os.stat_result | None]
 """The agents' files in a run's directory, by name."""
@@ -72,7 +75,7 @@ class HangWatch:
         self._files = {rank: heartbeats / HEARTBEAT.format(rank) for rank in run.ranks_of(agent)}
         self._report, self._last_look = directory.hang(agent), directory.look(agent)
         self._run_file = directory.run
-        self._ended_flag = directory.one_ended
+        self._addresses, self._ended_flag = directory.addresses, directory.one_ended
         self._one_ended = False
         self._heartbeats: dict[int, HeartbeatHeader] = {}
         self._begin_s = time.monotonic()  # silence before does not count
@@ -183,6 +186,7 @@ class HangWatch:
             self.reports = False
 
     def _write(self, path: Path, seen: Mapping[int, Seen], states: Mapping[int, State]) -> None:
+        tested, unreached = self._tested() if path == self._report and self._agent.is_first else ((), ())
         stall = AgentStall(
             **self._run.identity,
             node_rank=self._agent.node_rank,
@@ -190,10 +194,39 @@ class HangWatch:
             node=node_name(),
             host=socket.gethostname(),
             found_at_s=time.time(),
+            tested=tested,
+            unreached=unreached,
             bounds=self._bounds,
             ranks=tuple(_stall(one, states[rank], self._run_file) for rank, one in seen.items()),
         )
         write_json(path, stall.model_dump())
+
+    def _tested(self) -> tuple[tuple[int, ...], tuple[Unreached, ...]]:
+        """Try to connect to some other nodes, at the addresses that the ranks use; return these, and which failed."""
+        addresses, port = {0: self._run.rendezvous.host}, self._run.rendezvous.port
+        with contextlib.suppress(OSError, ValueError):  # the job has not written it so far
+            addresses |= {int(node): host for node, host in read_json(self._addresses).items() if int(node)}
+        tested = [node for node in neighbours(self._agent.node_rank, self._run.spec.nodes) if node in addresses]
+        with ThreadPoolExecutor(max(1, len(tested))) as pool:
+            answers = pool.map(lambda node: why_unreached(addresses[node], port), tested)
+            failed = [Unreached(node_rank=node, why=why) for node, why in zip(tested, answers, strict=True) if why]
+        return tuple(tested), tuple(failed)
+
+
+def neighbours(node: int, nodes: int) -> list[int]:
+    """Return the nodes that one tests: the head, and those 1, 2, 4, ... further on a ring. Each has as many testers."""
+    return sorted({0, *((node + 2**k) % nodes for k in range((nodes - 1).bit_length()))} - {node})
+
+
+def why_unreached(host: str, port: int) -> str | None:
+    """Return why the node of this address does not answer within REACH_S; None if it does."""
+    try:
+        socket.create_connection((host, port), REACH_S).close()
+    except ConnectionRefusedError:
+        return None  # its node answers; the script may meet at another port
+    except OSError as error:
+        return f"{host}, port {port}: {error.strerror or error}"
+    return None
 
 
 def look_interval_s(bounds: Hang) -> float:

@@ -397,8 +397,9 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     if context.watch is not None:
         context.watch.end()
     join_logs(directory, run)
-    with suppress(OSError):
-        directory.one_ended.unlink(missing_ok=True)
+    for path in (directory.addresses, directory.one_ended):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
     ended_at_s = started_at_s + time.monotonic() - started_s
     end = RunEnd(**run.identity, host=socket.gethostname(), started_at_s=started_at_s, ended_at_s=ended_at_s, **outcome)
     check_room(directory.path)  # on a full disk other files are missing, and the run is not complete

@@ -25,6 +25,7 @@ from ddp_ladder.common.files import (
     Agent,
     NotWritten,
     RunDirectory,
+    file_text,
     read_json,
     readable,
     scanned,
@@ -74,6 +75,8 @@ class SignsOfLife:
         self._firsts = [agent for agent in self._agents if agent.is_first]
         self._allowance_s = start_allowance_s(len(self._firsts))
         self._signs: dict[Agent, float] = {}
+        self._addresses: dict[int, str] = {}
+        self._listed = 0  # addresses in their file
         self._step: int | None = None  # of rank 0
         self._next_s = 0.0
         self._over_since_s: float | None = None
@@ -110,6 +113,7 @@ class SignsOfLife:
         except OSError:  # the job itself cannot look
             self.restart()
             silent = []
+        self._list_addresses()
         self.silent, self._next_s = tuple(silent), time.monotonic() + self._every_s
         over = len(self.ends) == len(self._agents) or any(end.failed for end in self.ends.values())
         self._over_since_s = (self._over_since_s or now_s) if over else None
@@ -127,7 +131,7 @@ class SignsOfLife:
                 self._step, self._stepped_s = step, now_s
 
     def _see(self, agent: Agent, now_s: float) -> None:
-        """Note the sign of a node, if the scan has a new one."""
+        """Note the sign of a node, if the scan has a new one, and its address."""
         sign = self._directory.sign(agent.node_rank)
         state = self.files.get(sign.name)
         if state is None:
@@ -136,6 +140,8 @@ class SignsOfLife:
             self._began_s = now_s
         if self._signs.get(agent) != state.st_mtime:
             self._signs[agent], self._changed_s[agent] = state.st_mtime, now_s
+        if agent.node_rank not in self._addresses and (address := file_text(sign)):
+            self._addresses[agent.node_rank] = address
 
     def _silent(self, agent: Agent, now_s: float) -> SilentAgent | None:
         """Return a node's agent if it is silent. Raises OSError if that cannot be seen."""
@@ -157,6 +163,13 @@ class SignsOfLife:
         return SilentAgent(
             node_rank=agent.node_rank, local_rank=agent.local_rank, silent_s=now_s - since_s, has_begun=has_begun
         )
+
+    def _list_addresses(self) -> None:
+        """Write the addresses of all nodes, if there are new ones: each agent would read a file of each other one."""
+        if len(self._addresses) > self._listed and len(self._firsts) > 1:
+            with suppress(OSError):
+                write_json(self._directory.addresses, self._addresses)
+                self._listed = len(self._addresses)
 
     def _read_end(self, agent: Agent) -> None:
         if end := readable(AgentEnd, self._directory.agent_end(agent)):
