@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ from ddp_ladder.slurm.query import SlurmError, sbatch_options
 
 LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # all users share the controller
+ANSWERS_SOON_S = 0.5  # what a look waits for an answer
 GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
 
 Ask = Callable[[Iterable[str]], Mapping[str, JobState]]
@@ -106,6 +109,20 @@ def _full(places: Sequence[Path]) -> Advice | None:
     return None
 
 
+def in_background(call: Ask, jobs: list[str]) -> Future[Mapping[str, JobState]]:
+    """Return what will be the answer: Slurm may take a minute for it, and meanwhile the jobs print lines."""
+    future: Future[Mapping[str, JobState]] = Future()
+
+    def ask_slurm() -> None:
+        try:
+            future.set_result(call(jobs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=ask_slurm, daemon=True).start()
+    return future
+
+
 class JobWatch:
     """The watch of the jobs of one start of the workflow. ``look`` may be called at any rate."""
 
@@ -117,6 +134,7 @@ class JobWatch:
         self._asked_s: float | None = None
         self._ahead: set[str] = set()  # jobs whose logs say more than Slurm's last answer
         self._pause_s = 0.0  # to the next question about them
+        self._answer: Future[Mapping[str, JobState]] | None = None
         self._is_silent = False
 
     def add(self, job: WatchedJob) -> None:
@@ -133,7 +151,9 @@ class JobWatch:
         """Print what is new; return the jobs that have ended since the last look."""
         for job in self._jobs.values():
             self._print_lines(job)
-        ends = self._ask_slurm() if self._is_due() else []
+        if self._answer is None and self._is_due():
+            self._asked_s, self._answer = self._clock(), in_background(self._ask, list(self._jobs))
+        ends = [] if self._answer is None else self._heard(self._answer)
         self._console.status(", ".join(map(self._status, self._jobs.values())))
         return ends
 
@@ -152,16 +172,19 @@ class JobWatch:
             self._pause_s = max(LOOK_EVERY_S, 2 * self._pause_s)
         return is_due
 
-    def _ask_slurm(self) -> list[JobEnd]:
-        """Return the jobs that have ended by Slurm's answer; none without one."""
-        self._asked_s = self._clock()
+    def _heard(self, answer: Future[Mapping[str, JobState]]) -> list[JobEnd]:
+        """Return the jobs that have ended by Slurm's answer; none while it is awaited."""
         try:
-            states = self._ask(list(self._jobs))
+            states = answer.result(ANSWERS_SOON_S)
+        except TimeoutError:
+            return []
         except SlurmError as silent:
+            self._answer = None
             if not self._is_silent:
                 self._console.say(f"Slurm does not answer ({silent}); the jobs go on, and it will be asked again")
             self._is_silent = True
             return []
+        self._answer = None
         if self._is_silent:
             self._console.say("Slurm answers again")
             self._is_silent = False
