@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from ddp_ladder.common.files import write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.live import screen as status
 from ddp_ladder.live.screen import LadderState, Reader, picture
+from ddp_ladder.plan.plan import WitnessLimits
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, write_job_end
 from ddp_ladder.slurm.query import SlurmError
-from make_live import START_LOCK, climb_to, on_one_line, progress_of, run_of
+from make_live import START_LOCK, climb_to, edit_job, on_one_line, progress_of, run_of
 from make_records import make_failed_record
 from make_runs import edit, write_run
 from opened_files import opened
@@ -69,6 +71,21 @@ def test_everything_at_once(tmp_path: Path, slurm: Slurm) -> None:
         "node0 25 % 50 % 92 % 31.0 GB 800 W",
     ):
         assert part in text, f"{part}\n{text}"
+
+
+def test_a_run_that_follows_its_batches_is_shown_while_it_goes_on(tmp_path: Path, slurm: Slurm) -> None:
+    plan = climb_to(tmp_path, THREE, "1x1")
+    first = replace(plan.jobs[0], witness=WitnessLimits(steps=200, seconds=120))
+    write_json(tmp_path / "plan.json", replace(plan, jobs=(first, *plan.jobs[1:])).to_json())
+    shutil.rmtree(tmp_path / "runs")
+    run = write_run(tmp_path / "witness/default", plan.runs[0])
+    assert "witness" not in shown(Reader(tmp_path).read())  # it has ended
+    run.ended.unlink()
+    assert "witness" not in shown(Reader(tmp_path).read())  # of another job
+    edit_job(run, "100")
+    assert "1x1 witness of default starting: each batch is followed" in shown(Reader(tmp_path).read())
+    write_json(run.progress, progress_of(40))
+    assert "1x1 witness of default step 40: each batch is followed" in shown(Reader(tmp_path).read())
 
 
 def opened_by(read: Callable[[], LadderState], below: Path) -> list[Path]:

@@ -29,6 +29,7 @@ from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.nodes.sampler import last_sample, of_gpus
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, unit_of
+from ddp_ladder.plan.short_runs import place_of
 from ddp_ladder.production.chain import (
     CHAIN_FILE,
     Chain,
@@ -189,6 +190,10 @@ def picture(state: LadderState) -> RenderableType:
     for scale in state.scales:
         if scale.running is not None:
             parts += [Text(), *_run(state, scale, scale.running)]
+        elif scale.witness is not None:
+            step = "starting" if scale.witness.progress is None else f"step {scale.witness.progress.step:,}"
+            name = f"{scale.name} witness of {scale.witness.spec.variant}"
+            parts += [Text(), Text(name, "bold"), Text(f"  {step}: each batch is followed, and nothing is timed")]
     report = state.results.absolute() / "report/index.html"
     if not state.is_at_work and report.exists():
         parts.append(Text(f"report: {report}"))
@@ -351,6 +356,7 @@ class ScaleState:
     runs: tuple[RunState, ...]
     end: JobEnd | None = None  # what is recorded of its Slurm job; None without one, and after a good end
     holder: Holder | None = None  # its job, while that lives
+    witness: RunState | None = None  # a run that follows its batches, and goes on
 
     @property
     def name(self) -> str:
@@ -459,7 +465,19 @@ class Reader:
         runs = [self._run(spec, holder) for spec in job.runs]
         further = [run for spec in job.more if (run := self._run(spec, holder)).phase != "to do"]
         end = self._files.read(job_end_file(self._results, scale), lambda _: read_job_end(self._results, scale))
-        return ScaleState(job, (*runs, *further), end, holder)
+        return ScaleState(job, (*runs, *further), end, holder, self._witness(job, holder))
+
+    def _witness(self, job: ScaleJob, holder: Holder | None) -> RunState | None:
+        """Return the run that follows its batches and goes on in the job that holds this scale."""
+        if job.witness is None or holder is None:
+            return None
+        for path in self._results.glob(f"{place_of('*')}/runs/*/*/{job.scale}/r*/run.json"):
+            directory = RunDirectory(path.parent)
+            run = self._files.read(path, lambda file: read_run_file(RunDirectory(file.parent)))
+            if run is not None and run.job.id == holder.job_id and not directory.ended.exists():
+                progress = self._files.read(directory.progress, read_progress)
+                return RunState(run.spec, "started", file=run, expected=run.spec.max_steps, progress=progress)
+        return None
 
     def _run(self, spec: RunSpec, holder: Holder | None) -> RunState:
         if spec.name in self._settled and holder is None:  # a job may measure it again
