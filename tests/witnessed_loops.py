@@ -105,6 +105,21 @@ def accumulate(tally):
 
 
 @loop
+def body_is_frozen_after_two_steps(tally):
+    body, head = net(), nn.Linear(3, 3)
+    first, second = sgd(body, momentum=0.9), sgd(head, momentum=0.9)
+    for x, y in data():
+        cross_entropy(head(body(x)), y).backward()
+        if len(tally) < 2:
+            first.step()
+        nn.utils.clip_grad_norm_(head.parameters(), 0.1)
+        second.step()
+        first.zero_grad()
+        second.zero_grad()
+        tally.append(len(x))
+
+
+@loop
 def second_phase(tally):
     m, o = net_and_sgd()
     for i, (x, y) in enumerate(data()):

@@ -19,7 +19,8 @@ from ddp_ladder_instrument.observer import TorchObserver
 from ddp_ladder_instrument.places import Place
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.stop import RunLimits
-from ddp_ladder_instrument.witness import NONE, RAW, WHOLE, Range, Tag, Tagged
+from ddp_ladder_instrument.testimony import Drawn
+from ddp_ladder_instrument.witness import NONE, RAW, WHOLE, Range, Tag, Tagged, Witness
 from instrument_support import INSTRUMENT, python_named, run_plainly, script
 from rank_support import on_ranks
 from torch.utils.data import DataLoader
@@ -141,6 +142,30 @@ def test_what_is_left_of_an_overwritten_batch_has_no_rows() -> None:
     assert {tag.part for tag in tagged.read(4, 8)} == {(0.25, 0.5)}
     tagged.write(Range(0, 4, NONE, 0), replaces=True)
     assert tagged.read(4, 8) == batch
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_tags_of_settled_steps_are_not_kept(optimizers: int) -> None:
+    """Each step would be slower than the one before it: momenta remember all batches, and so does a carried state."""
+    witness, held = Witness(), list[int]()
+    models = [torch.nn.GRUCell(6, 6) for _ in range(optimizers)]
+    made = [torch.optim.AdamW(model.parameters()) for model in models]
+    state = torch.zeros(4, 6)
+    with witness.mode:
+        for _ in range(30):
+            batch = torch.randn(4, 6)
+            witness.drawn(Drawn(0, 0, 4, None), batch)
+            for model, optimizer in zip(models, made, strict=True):
+                optimizer.zero_grad()
+                state = model(batch, state.detach() if optimizers == 1 else torch.zeros(4, 6))
+                state.square().mean().backward()
+                witness.before_step(optimizer)
+                optimizer.step()
+                witness.after_step(optimizer)
+            alive = [tagged for tagged in witness._tagged.values() if not tagged.ref.expired()]
+            held.append(sum(len(each.tags) for tagged in alive for each in tagged.ranges))
+    assert [step.samples for step in witness.steps] == [{n // optimizers: 4.0} for n in range(30 * optimizers)]
+    assert len({*held[5:]}) == 1
 
 
 TRAIN = """

@@ -122,13 +122,18 @@ class Tagged:
     def read(self, begin: int, end: int) -> Tags:
         return NONE.union(*(_rows(each, begin, end) for each in self.ranges if each.begin < end and begin < each.end))
 
-    def write(self, new: Range, replaces: bool) -> None:
+    def write(self, new: Range, replaces: bool, read: Tags = NONE) -> None:
+        """read: what new was made of; its bytes need no other range that has no more than that."""
         if replaces:
             self.ranges = [
                 each if (begin, end) == each[:2] else Range(begin, end, each.tags, 0)
                 for each in self.ranges
                 for begin, end in ((each.begin, min(each.end, new.begin)), (max(each.begin, new.end), each.end))
                 if begin < end
+            ]
+        else:
+            self.ranges = [
+                each for each in self.ranges if each.begin < new.begin or new.end < each.end or not each.tags <= read
             ]
         if new.tags:
             self.ranges.append(new)
@@ -171,6 +176,8 @@ class Witness:
         self._arrived: dict[int, set[Tag]] = {}
         self._wrote: set[int] = set()  # optimizers whose parameters were written since their last step
         self._known: dict[int, set[tuple[int, int]]] = {}  # batches and steps that each optimizer has counted
+        self._counted: dict[int, set[tuple[int, int]]] = {}  # by each optimizer at its last step
+        self._settled: set[tuple[int, int]] = set()  # counted by all, before the last step of one of them
         self._written: set[int] = set()  # storages of parameters that were written since the last step
 
     def watch(self, loaders: LoaderHooks) -> None:
@@ -255,7 +262,9 @@ class Witness:
         current = [tag for tag in arrived if tag.step >= since]
         # Else gradients that were held back for a step, or made without autograd.
         current = current or [tag for tag in arrived if (tag.batch, tag.step) not in known]
-        known.update((tag.batch, tag.step) for tag in current)
+        self._settled |= self._counted.get(number, set()).intersection(*self._known.values())
+        self._counted[number] = {(tag.batch, tag.step) for tag in current}
+        known |= self._counted[number]
         inputs = [tag for tag in current if tag.is_input] or current
         shares = {
             batch: _share(
@@ -289,18 +298,28 @@ class Witness:
 
     # Tags
 
+    def _unsettled(self, tags: Tags) -> Tags:
+        """Leave out what no later step can count: else momenta, and states that are carried on, gather all tags.
+
+        In a step of an optimizer it decides alone: what it remembers is its own.
+        """
+        settled = self._known.get(self._running[-1].optimizer, self._settled) if self._running else self._settled
+        return frozenset(tag for tag in tags if tag.step == RAW or (tag.batch, tag.step) not in settled)
+
     def _put(self, part: torch.Tensor, tags: Tags, replaces: bool) -> None:
+        kept = self._unsettled(tags)
         for each in _parts(part):
             storage = each.untyped_storage()
             held = self._tagged.get(storage._cdata)
             if held is None or held.ref.expired():
-                if not tags:
+                if not kept:
                     continue
                 held = self._tagged[storage._cdata] = Tagged(storage)
                 if len(self._tagged) % CLEAN_EVERY == 0:
                     self._tagged = {key: other for key, other in self._tagged.items() if not other.ref.expired()}
             begin, end, is_dense = _extent(each)
-            held.write(Range(begin, end, tags, self._row(each, tags) if is_dense else 0), replaces and is_dense)
+            row = self._row(each, kept) if is_dense else 0
+            held.write(Range(begin, end, kept, row), replaces and is_dense, tags)
 
     def _row(self, tensor: torch.Tensor, tags: Tags) -> int:
         """Return the bytes of a row, if the rows of a tensor are those of one whole batch that is not yet used."""
