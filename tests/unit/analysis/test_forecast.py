@@ -17,10 +17,11 @@ from ddp_ladder.analysis.prediction import (
     write_forecast,
 )
 from ddp_ladder.assembly.run_records import RunRecords
+from ddp_ladder.common.findings import remark
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import HourUnit, Plan, RunSpec
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import Record, read_record, write_record
 from make_records import make_plan_of, make_record, make_spec, make_specs
 from make_runs import RATES, edit, write_ladder, write_run
 
@@ -94,6 +95,25 @@ def test_words_before_and_after(tmp_path: Path) -> None:
     ((_, _, measured),) = error_rows([(job, forecast)], points)
     assert measured.endswith(", inside the interval")
     assert error_rows([(job, one)], points) == [("2x1", rate, "measured 1,738, 97.2 % less, outside the interval")]
+
+
+def test_a_doubt_of_a_measured_scale_is_told_with_the_forecast_and_its_bound(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, repeats=1)
+    without(tmp_path, "2x1")
+    doubt = remark("doubtful count", "the number of samples is doubtful", "set samples_per_step")
+
+    def line(stage: str) -> str:
+        forecast = make_forecast(plan, stage, RunRecords(tmp_path), (), True)
+        write_forecast(tmp_path, stage, forecast)
+        ((job, one),) = [each for each in planned_forecasts(tmp_path, plan) if each[0].stage == stage]
+        return forecast_line(job, one, GPU_HOURS)
+
+    assert "doubt" not in line("stage3")
+    file = next(tmp_path.glob("runs/default/weak/1x1/*/record.json"))
+    write_record(file, read_record(file).replace(remarks=(doubt,)))
+    assert line("stage3").endswith("; in doubt, as at 1x1 the number of samples is doubtful")
+    without(tmp_path, "1x2")
+    assert line("stage2").endswith("; in doubt, as at 1x1 the number of samples is doubtful")
 
 
 def test_from_one_scale_there_is_an_upper_bound_and_no_forecast(tmp_path: Path) -> None:

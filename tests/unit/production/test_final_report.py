@@ -329,6 +329,23 @@ def test_damaged_lines_of_the_table_cost_only_themselves_and_are_counted(
     assert held.doubt.startswith(wanted) if damage else held.doubt == ""
 
 
+def test_doubts_of_the_promise_and_of_the_table_of_windows_stand_beside_their_figures(tmp_path: Path) -> None:
+    campaign, _ = write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "complete")])
+    promise_doubt = "at 1x2 the number of samples is doubtful"
+    write_chain(tmp_path / "production", campaign.chain.replace(promise_doubt=promise_doubt))
+    table = tmp_path / "production/windows.csv"
+
+    def told(*rates: float) -> str:
+        table.write_text("\n".join([",".join(COLUMNS), *good_lines([*rates]), DAMAGED[0]]) + "\n")
+        return as_markdown(FinalReport(read_campaign(tmp_path, time.time()), date(2026, 11, 28)).document)
+
+    cut = "cannot be read, and left out"
+    text = told(1900.0)
+    assert f"The ladder's figure is in doubt: {promise_doubt}" in text
+    assert text.count(f"1 of 2 lines of windows.csv {cut}") == 2  # beside the throughput, and in the words to hand on
+    assert f"The throughput of the steps is not known: 1 of 1 line of windows.csv {cut}" in told()
+
+
 def planned_view(results: Path, runs: int) -> ReportView:
     specs = make_specs(["1x1", "1x2"])
     records = [make_record(spec, repeated(1000.0 * spec.world_size, spec), startup_s=36.0) for spec in specs]
