@@ -13,11 +13,10 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-import psutil
 import torch.distributed as dist
+from patience import SILENT_S, Patience
 
-SILENT_S = 240.0
-LEAST_CPU_S = 1.0  # in SILENT_S, of a rank that is still at work on a busy machine
+TICK_S = 1.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "torchvision", "numpy"])
 
@@ -53,7 +52,8 @@ def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[A
         pipes.append(receiver)
         processes.append(process)
     try:
-        answers = [_answer(pipe, process.pid) for pipe, process in zip(pipes, processes, strict=True)]
+        patience = Patience(*(process.pid for process in processes))
+        answers = [_answer(pipe, patience) for pipe in pipes]
     finally:
         for process in processes:
             process.join(10)
@@ -65,25 +65,15 @@ def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[A
     return [value for _, value in answers]
 
 
-def _answer(pipe: Connection, pid: int | None) -> tuple[str, Any]:
-    used_s = _cpu_s(pid)
+def _answer(pipe: Connection, patience: Patience) -> tuple[str, Any]:
     try:
-        while not pipe.poll(SILENT_S):
-            before_s, used_s = used_s, _cpu_s(pid)
-            if used_s < before_s + LEAST_CPU_S:
-                return "failed", f"a rank neither answered nor computed for {SILENT_S:g} s"
+        while not pipe.poll(TICK_S):
+            if patience.is_over:
+                return "failed", f"a rank did not answer, and none computed for {SILENT_S:g} s"
         answer: tuple[str, Any] = pickle.loads(pipe.recv_bytes())
     except EOFError:
         return "failed", "a rank ended without returning"
     return answer
-
-
-def _cpu_s(pid: int | None) -> float:
-    """Return the CPU time of a process and its children that have ended; 0 if it has ended itself."""
-    try:
-        return sum(psutil.Process(pid).cpu_times()[:4])
-    except psutil.NoSuchProcess:
-        return 0.0
 
 
 def _rank(pipe: Connection, env: dict[str, str], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.settings.load import load_settings
 from instrument_support import python_named
+from patience import SILENT_S, Patience
 from project_copy import ROOT, environment
 
-TIMEOUT_S = 90
 SCRIPTS = ROOT / "workflow/scripts"
 AGENT = f"""
 import resource, sys
@@ -89,17 +90,19 @@ def ready(spec: RunSpec, body: str, **options: Any) -> tuple[subprocess.Popen[by
 
 
 def wait_for(condition: Callable[[], bool], agent: subprocess.Popen[bytes]) -> None:
-    """Poll until the condition holds; fails when the agent ends or the time is up first."""
-    for _ in range(TIMEOUT_S * 20):
-        if condition():
-            return
-        try:
-            agent.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
-        assert condition(), f"the agent ended with {agent.returncode}"
-        return
-    pytest.fail(f"not within {TIMEOUT_S} s")
+    """Poll until the condition holds; fails when the agent ends first, or nothing below it computes any more."""
+    patience = Patience(agent.pid)
+    while not condition():
+        assert not patience.is_over, f"nothing computes, and it did not come within {SILENT_S:g} s"
+        if agent.poll() is not None:
+            assert condition(), f"the agent ended with {agent.returncode}"
+        time.sleep(0.05)
+
+
+def exit_code(agent: subprocess.Popen[bytes]) -> int:
+    """Wait until the agent has ended, and return its exit code."""
+    wait_for(lambda: agent.poll() is not None, agent)
+    return int(agent.returncode)
 
 
 def end_of(spec: RunSpec) -> AgentEnd:
@@ -128,7 +131,7 @@ def test_sigterm_ends_the_setup_of_the_software(spec: RunSpec, tmp_path: Path) -
     agent, below = ready(spec.replace(setup=setup), "")
     assert below != []
     agent.terminate()
-    assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    assert exit_code(agent) == 128 + signal.SIGTERM
     assert_gone(below)
     end = end_of(spec)
     assert (end.exit_code, end.signal, end.error) == (-signal.SIGTERM, "SIGTERM", None)
@@ -165,12 +168,12 @@ def saved_when_all_are_told(
     )
     wait_for(lambda: all((tmp_path / f"waits{k}").exists() for k in range(2)), agent)
     told = [tmp_path / f"told{k}" for k in range(2)]
-    for time in range(1, times + 1):
+    for number in range(1, times + 1):
         for process in (*below, psutil.Process(agent.pid)):
             process.send_signal(signum)
-        wait_for(lambda: all(file.exists() and int(file.read_text() or 0) >= time for file in told), agent)  # noqa: B023
+        wait_for(lambda: all(file.exists() and int(file.read_text() or 0) >= number for file in told), agent)  # noqa: B023
     (tmp_path / "enough").touch()
-    agent.wait(TIMEOUT_S)
+    exit_code(agent)
     assert_gone(below)
     return {(tmp_path / f"saved{k}").read_text() for k in range(2)}
 
@@ -219,7 +222,7 @@ def test_script_that_ignores_sigterm_is_killed_after_the_grace_period_and_no_hea
     beats = Path(Path(spec.script).with_name("beats").read_text())
     assert {file.name for file in beats.iterdir()} > {"rank0.heartbeat", "rank1.heartbeat"}
     agent.terminate()
-    assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    assert exit_code(agent) == 128 + signal.SIGTERM
     assert_gone(below)
     assert not beats.exists()
 
@@ -231,7 +234,7 @@ import resource, subprocess
 daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)
 (here / f"left{rank}").write_text(f"{daemon.pid} {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}")
 """
-    assert start(spec, body).wait(TIMEOUT_S) == 0
+    assert exit_code(start(spec, body)) == 0
     for rank in (0, 1):
         pid, files = map(int, (tmp_path / f"left{rank}").read_text().split())
         assert not psutil.pid_exists(pid)
@@ -241,7 +244,7 @@ daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)
 def test_a_full_disk_under_the_log_ends_no_training(spec: RunSpec, tmp_path: Path) -> None:
     """/dev/full is a file on a disk that is full."""
     RunDirectory(tmp_path).log.symlink_to("/dev/full")
-    assert start(spec, FLOOD).wait(TIMEOUT_S) == 0
+    assert exit_code(start(spec, FLOOD)) == 0
     lost = [remark.measured for remark in assemble(RunDirectory(tmp_path)).remarks if remark.kind == "log"]
     assert lost == [
         "the log is incomplete: 20.0 MB of the output of node 0 could not be written: No space left on device"
