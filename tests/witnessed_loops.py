@@ -349,16 +349,6 @@ def cycled(tally):
 
 
 @loop
-def cached_on_device(tally):
-    m = net()
-    o = torch.optim.Adam(m.parameters())
-    c = [(x.clone(), y.clone()) for x, y in data(12)]
-    for _ in range(3):
-        for x, y in c:
-            learn(m, o, x, y, tally)
-
-
-@loop
 def probe_after_epoch(tally):
     m, o = net_and_sgd()
     v = data(8)
@@ -482,16 +472,6 @@ def clip_global_ema(tally):
         cross_entropy(m(x), y).backward()
         n = nn.utils.clip_grad_norm_(m.parameters(), ema)
         ema = 0.9 * ema + 0.1 * n
-        o.step()
-        tally.append(len(x))
-
-
-@loop
-def two_views(tally):
-    m, o = net_and_sgd()
-    for x, y in data():
-        o.zero_grad()
-        F.mse_loss(m(x + 0.1), m(x - 0.1)).backward()
         o.step()
         tally.append(len(x))
 
