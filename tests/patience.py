@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import time
 
 import psutil
+import pytest
 
 SILENT_S = 120.0
 LEAST_CPU_S = 3.0  # in SILENT_S, of processes that are at work; an agent that waits uses less
@@ -36,3 +38,12 @@ class Patience:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         used_s += sum(each.cpu_times()[:4])
         return used_s
+
+
+def outputs_of(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Wait until a process has ended; return what it wrote."""
+    patience = Patience(process.pid)
+    while not patience.is_over:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=1)
+    pytest.fail(f"it neither ended nor computed for {SILENT_S:g} s")

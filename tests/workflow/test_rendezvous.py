@@ -12,9 +12,9 @@ import pytest
 from ddp_ladder.node.launch import LOOPBACK, free_port
 from ddp_ladder.platform import launchers
 from make_records import make_spec
+from patience import Patience, outputs_of
 from project_copy import environment
 
-TIMEOUT_S = 120
 WITNESS = """
 import os, sys
 keys = ("RANK", "GROUP_RANK", "LOCAL_RANK", "MASTER_PORT")
@@ -50,7 +50,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def await_connecting(process: subprocess.Popen[str]) -> None:
     """Wait until the process has tried to reach the first node, or listens there."""
     (port,) = (int(word[14:]) for word in map(str, process.args) if word.startswith("--master-port="))  # type: ignore[arg-type]
-    for _ in range(20 * TIMEOUT_S):
+    patience = Patience(process.pid)
+    while not patience.is_over:
         assert process.poll() is None, process.communicate()[0]
         connections = psutil.Process(process.pid).net_connections("tcp")
         if any(port in (each.laddr[1:] + each.raddr[1:]) for each in connections):
@@ -73,8 +74,8 @@ def test_a_stranger_on_the_same_port_gets_no_rank(start: Start) -> None:
     await_connecting(stranger)
     others = [start(1, "run"), start(2, "run")]
     for process in (first, *others):
-        said = process.communicate(timeout=TIMEOUT_S)[0]
+        said = outputs_of(process)[0]
         assert process.returncode == 0, said
         assert len(ranks_of(said)) == 2
     stranger.terminate()
-    assert ranks_of(stranger.communicate(timeout=TIMEOUT_S)[0]) == []
+    assert ranks_of(outputs_of(stranger)[0]) == []

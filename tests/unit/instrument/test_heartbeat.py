@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.diagnosis.hangs import main_stack
 from ddp_ladder.records.raw_models import HeartbeatHeader
-from ddp_ladder.run.hangs import Seen, read_heartbeat, stack_at_end, stacks
+from ddp_ladder.run.hangs import Seen, catches, read_heartbeat, stack_at_end, stacks
 from ddp_ladder_instrument import log, progress
 from ddp_ladder_instrument.progress import signs
 from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
@@ -268,8 +268,11 @@ def test_a_rank_that_joins_a_process_group_is_sent_no_signal_and_shows_its_stack
 
 
 def test_a_script_that_closes_all_files_gets_nothing_written_into_its_own(tmp_path: Path) -> None:
-    with a_rank(tmp_path, "closes all files") as (_, ask):
-        time.sleep(1.5 * progress.BEAT_S)  # the next beat sees it, long before anybody asks
+    with a_rank(tmp_path, "closes all files") as (beat, ask):
+        for _ in range(600):  # the next beat sees it, long before anybody asks
+            if beat.signal is None or not catches(beat.pid, beat.signal):
+                break
+            time.sleep(0.1)
         ask()
     assert [file.read_text() for file in tmp_path.glob("other*")] == [""] * 10
 

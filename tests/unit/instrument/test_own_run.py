@@ -13,6 +13,7 @@ from ddp_ladder.records.steps import Steps, matrix_of
 from ddp_ladder_instrument import own_run
 from ddp_ladder_instrument.table import StepTable
 from instrument_support import INSTRUMENT, NEWEST, TORCHRUN, environment, python_named, run_plainly, script
+from patience import outputs_of
 
 TRAIN = """
     import os, sys
@@ -76,7 +77,7 @@ def of_two_tasks(directory: Path, training: str, meet: str = "") -> list[str]:
     slurm = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
     envs = [environment(**slurm, MEET=meet, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in ("0", "1")]
     tasks = [subprocess.Popen(words, cwd=directory, env=env, stderr=subprocess.PIPE, text=True) for env in envs]
-    errors = [task.communicate(timeout=120)[1] for task in tasks]
+    errors = [outputs_of(task)[1] for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0], errors
     assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
     return errors
