@@ -50,7 +50,7 @@ FAST = "tc qdisc delete dev ib0 root"
 SAMPLES = 4800  # an epoch
 ARGS = ["--batch-size", "{batch_per_gpu}", "--layers", 2, "--width", 64, "--samples", SAMPLES]
 SCALES = ("1x1", "2x1", "4x1")
-LINKS, TRAINING_S = 3, 95  # the chain, and how long a link of four minutes trains before it is told to end
+LINKS, TRAINING_S = 3, 85  # the chain, and how long a link of four minutes trains before it is told to end
 EXPERIMENT: Mapping[str, Any] = {
     "workload": {"script": "workflow/workloads/gpt.py", "args": [*ARGS, "--epochs", 100], "batch_per_gpu": 48},
     "measure": {"warmup_steps": 10, "min_steps": 40, "max_steps": 50, "plain_baseline": False},
