@@ -105,11 +105,36 @@ def peak_memory_bytes() -> int:
 def memory_limit_bytes(memory_mb: int | None) -> int:
     """Return this rank's equal share of the memory that the job has on this node.
 
-    The job has what it asked for (memory_mb), but no more than the machine.
+    The job has the least of the machine's memory, the limits of its control groups, and what it asked for (memory_mb).
     """
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    of_job = machine if memory_mb is None else min(machine, memory_mb * 1024**2)
-    return of_job // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits_bytes()]
+    if memory_mb is not None:
+        amounts.append(memory_mb * 1024**2)
+    return min(amounts) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+
+
+def _group_limits_bytes() -> list[int]:
+    """Return the memory limits of this process's control groups and of those above them, of version 1 and 2."""
+    limits_bytes = []
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
+    except OSError:
+        return []  # not Linux
+    for controllers, path in groups:
+        if controllers == "":
+            root, name = "/sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        parts = path.strip("/").split("/")
+        for depth in range(len(parts) + 1):
+            limit = os.path.join(root, *parts[:depth], name)
+            # The root has no limit, a container may not see those above it; "max" is none.
+            with contextlib.suppress(OSError, ValueError), open(limit, encoding="ascii") as file:
+                limits_bytes.append(int(file.read()))
+    return limits_bytes
 
 
 def modules() -> Iterator[dict[str, Any]]:
