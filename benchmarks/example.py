@@ -5,7 +5,7 @@
 Four nodes on one machine, each with its own network, host name and a share of a CPU core; Slurm, Gloo, no GPU. A ladder
 on a slow network; a ladder of three scales with two variants on a fast one; a rehearsal and a chain of three jobs at
 its largest scale. Writes to docs/example/ the report with two applications, what the witness saw, the final report of
-the chain and the history of both ladders; to docs/ the pictures. It takes HOW_LONG on two cores, and needs what the
+the chain and the history of both ladders; to docs/ the pictures. It takes 25 minutes on two cores, and needs what the
 tests on Slurm need, Chromium and control groups.
 """
 

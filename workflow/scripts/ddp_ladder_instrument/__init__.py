@@ -28,15 +28,15 @@ may set environment variables before it does.
     testimony      what a witness has seen, as the content of its file and in words
     ddp *          DistributedDataParallel's own timings
     accelerator *  the device: its name, precision and versions, marks on a GPU; alone says torch.cuda
-    states *       the state of a training before its first step and at its end: where another start goes on
-    torch_facts *  rank and backend; the trained parameters: names, checksum, finite or sharded
+    torch_facts *  rank and backend; the trained parameters: names, checksum, finite or sharded; the state of a training
+                   before its first step and at its end: where another start goes on
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program
     slow_settings  settings that slow down every step, with what they do
     own_run        a run that the ladder did not start: its settings and directory, and the summary at its end
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced
     progress       the heartbeat for the hang watch and progress.json; steps that the program reports itself
-    reading        the reader of files that others may have made or replaced, also the workflow's
-    files          the run's settings, atomic writes, what could not be measured
+    files          the run's settings, atomic writes, what could not be measured; the reader of files that others may
+                   have made or replaced, also the workflow's
     redaction      texts without passwords and tokens, also those of the workflow
     contract       names and formats that the workflow and the preflight's ranks share
 
