@@ -9,7 +9,7 @@
 # make docs     build the documentation into site/, links checked
 # make schemas  write workflow/schemas/*.json from the models of the settings
 # make lock     write requirements.lock from .venv (for newer versions delete .venv first)
-# make example  write docs/example and the pictures of the docs: ladders and a training on a real Slurm on this machine, as root, 25 minutes
+# make example  write docs/example and the pictures of the docs: ladders and a training on a real Slurm on this machine, as root, 30 minutes
 # make cluster  a shell on a real Slurm with fake GPUs, on this machine, as root (CLUSTER="--nodes 6 --gpus 4")
 # make help     this text
 #
