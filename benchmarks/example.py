@@ -157,7 +157,7 @@ def keep(checkout: Checkout) -> None:
     results = checkout.results
     chain = results / "production"
     shutil.rmtree(EXAMPLE, ignore_errors=True)
-    shutil.copytree(results / "report", EXAMPLE, ignore=shutil.ignore_patterns(".*"))
+    shutil.copytree(results / "report", EXAMPLE, ignore=shutil.ignore_patterns(".*", "planned.json"))
     (EXAMPLE / "scaling.md").unlink()
     for form in FORMS:
         shutil.copy(checkout.path / f"proposal-{form}.md", EXAMPLE)
