@@ -31,6 +31,7 @@ sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests"), str(ROOT / 
 
 from cluster import Cluster, clean_orphans  # noqa: E402
 from cluster_config import Spec  # noqa: E402
+from faults import LIMIT  # noqa: E402
 from project_copy import Checkout, copy_project  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -45,7 +46,7 @@ SITE: Mapping[str, Any] = {
     "network": {"interface": "ib0"},
     "launcher": "srun",
 }
-SLOW = "tc qdisc replace dev ib0 root tbf rate 50mbit burst 64kb latency 300ms"
+SLOW = LIMIT.format(mbit=50)
 FAST = "tc qdisc delete dev ib0 root"
 SAMPLES = 4800  # an epoch
 ARGS = ["--batch-size", "{batch_per_gpu}", "--layers", 2, "--width", 64, "--samples", SAMPLES]
@@ -106,8 +107,8 @@ def make(cluster: Cluster, checkout: Checkout) -> None:
     experiment = checkout.path / "config/config.yaml"
     (checkout.path / "config/cluster.yaml").write_text(json.dumps(SITE))
     for name, command, more in (("slow", SLOW, {}), ("fast", FAST, VARIANTS)):
-        for number in range(1, NODES + 1):
-            cluster.run(command.split(), node=f"node{number}")
+        for node in cluster.nodes:
+            cluster.run(command.split(), node=node)
         experiment.write_text(json.dumps({**EXPERIMENT, **more}))
         climb(checkout, name)
     experiment.write_text(json.dumps({**EXPERIMENT, **VARIANTS, **training(checkout.results)}))
